@@ -1,0 +1,149 @@
+"""Encoded pairs in batches: like lengths together, a budget of tokens for each batch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Ids = Sequence[int]
+
+
+class Ragged:
+    """Sequences of token ids of unlike length, in one flat array."""
+
+    def __init__(self, sequences: Sequence[Ids]) -> None:
+        self.lengths = np.array([len(ids) for ids in sequences], dtype=np.int64)
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)])
+        flat = [token for ids in sequences for token in ids]
+        self.flat = np.array(flat, dtype=np.int32)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> list[int]:
+        found: list[int] = self.flat[
+            self.starts[index] : self.starts[index + 1]
+        ].tolist()
+        return found
+
+    def padded(self, rows: np.ndarray, padding: int) -> Tensor:
+        """Return some sequences as one array, (rows, longest), filled with padding."""
+        lengths = self.lengths[rows]
+        columns = np.arange(lengths.max())
+        inside = columns < lengths[:, None]
+        where = np.minimum(self.starts[rows][:, None] + columns, len(self.flat) - 1)
+        padded = np.where(inside, self.flat[where], padding).astype(np.int64)
+        return torch.from_numpy(padded)
+
+
+@dataclass(frozen=True)
+class EncodedPairs:
+    """Pairs as ids: sources closed by the end mark, targets between both marks."""
+
+    source: Ragged
+    target: Ragged
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's sentences; S and T are their longest lengths."""
+
+    rows: tuple[int, ...]
+    """Which pairs these are."""
+    source: Tensor
+    """(B, S), each row closed by the end mark."""
+    target_in: Tensor
+    """(B, T), what the decoder reads: the start mark and the tokens."""
+    target_out: Tensor
+    """(B, T), what it is to predict: the tokens and the end mark."""
+    target_tokens: int
+    """Real tokens in target_out."""
+
+    def to(self, device: str) -> "Batch":
+        """Return the batch on a device."""
+        return replace(
+            self,
+            source=self.source.to(device),
+            target_in=self.target_in.to(device),
+            target_out=self.target_out.to(device),
+        )
+
+
+def encode_pairs(
+    sources: Sequence[Ids], targets: Sequence[Ids], start: int, end: int
+) -> EncodedPairs:
+    """Return ids with their start and end marks added."""
+    return EncodedPairs(
+        Ragged([[*ids, end] for ids in sources]),
+        Ragged([[start, *ids, end] for ids in targets]),
+    )
+
+
+def plan_batches(
+    pairs: EncodedPairs, tokens: int, generator: np.random.Generator | None = None
+) -> list[np.ndarray]:
+    """Share the pairs out among batches of at most `tokens`, padding counted.
+
+    A batch's size is its rows times its longest source plus its longest target. With a
+    generator the batches, and the pairs of equal length among them, are in random order.
+    A pair that is larger than the budget gets a batch of its own.
+    """
+    order = np.arange(len(pairs))
+    if generator is not None:
+        generator.shuffle(order)
+    # Stable, so that pairs of equal lengths stay in their random order.
+    source, target = pairs.source.lengths[order], pairs.target.lengths[order] - 1
+    order = order[np.lexsort((source, target))]
+    batches, first, widest_s, widest_t = [], 0, 0, 0
+    for index, (s, t) in enumerate(
+        zip(pairs.source.lengths[order], pairs.target.lengths[order] - 1, strict=True)
+    ):
+        widest_s, widest_t = max(widest_s, s), max(widest_t, t)
+        if (index + 1 - first) * (widest_s + widest_t) > tokens and index > first:
+            batches.append(order[first:index])
+            first, widest_s, widest_t = index, s, t
+    if first < len(order):
+        batches.append(order[first:])
+    if generator is not None:
+        generator.shuffle(batches)  # type: ignore[arg-type]
+    return batches
+
+
+def make_batch(pairs: EncodedPairs, rows: np.ndarray, padding: int) -> Batch:
+    """Return the tensors of the pairs in rows."""
+    target = pairs.target.padded(rows, padding)
+    target_in = target[:, :-1].clone()
+    # The longest row's end mark is cut off above; the others' must not be read either.
+    lengths = torch.from_numpy(pairs.target.lengths[rows] - 1)
+    target_in[torch.arange(target_in.shape[1]) >= lengths[:, None]] = padding
+    return Batch(
+        rows=tuple(rows.tolist()),
+        source=pairs.source.padded(rows, padding),
+        target_in=target_in,
+        target_out=target[:, 1:].contiguous(),
+        target_tokens=int(lengths.sum()),
+    )
+
+
+def epochs(
+    pairs: EncodedPairs, tokens: int, seed: int, first_step: int = 0
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (epoch, rows of one batch) for ever, from a step on.
+
+    The order depends on the seed and the epoch alone, so a resumed training sees what an
+    uninterrupted one would have seen.
+    """
+    step = 0
+    epoch = 0
+    while True:
+        batches = plan_batches(pairs, tokens, np.random.default_rng([seed, epoch]))
+        for rows in batches:
+            if step >= first_step:
+                yield epoch, rows
+            step += 1
+        epoch += 1

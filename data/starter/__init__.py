@@ -1,0 +1,1 @@
+"""The starter corpus: lexicon, patterns and sentences, and what composes them."""

@@ -1,0 +1,65 @@
+"""Lines of text: reading them strictly, and the forms in which they are compared."""
+
+import unicodedata
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_BOM = b"\xef\xbb\xbf"
+_TYPOGRAPHIC = str.maketrans(
+    {
+        **dict.fromkeys("‘’‚‛′ʼ", "'"),
+        **dict.fromkeys("“”„‟″", '"'),
+        **dict.fromkeys("‐‑‒–—―−", "-"),
+        **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", None),
+    }
+)
+
+
+class TextError(ValueError):
+    """Text that breaks the contract of line files; says where and what to do."""
+
+
+def read_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    r"""Yield the lines of a UTF-8 stream, without their ends.
+
+    Only `\n` ends a line; one `\r` before it is dropped, as is a byte order mark at the
+    start. U+2028, U+0085, form feeds and the like stay inside a line. Raises `TextError`
+    that names the stream, the line and the byte where the bytes are not UTF-8.
+    """
+    for number, raw in enumerate(stream, start=1):
+        if number == 1:
+            raw = raw.removeprefix(_BOM)
+        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise TextError(
+                f"{name}, line {number}, byte {error.start + 1}: not UTF-8; save the "
+                "file as UTF-8"
+            ) from None
+
+
+def read_file(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file; raises `TextError`, or `OSError`."""
+    with path.open("rb") as file:
+        return list(read_lines(file, str(path)))
+
+
+def normalise(text: str) -> str:
+    """Return text as a source tokenizer reads it.
+
+    Unicode's NFKC (full-width letters become ordinary ones), typographic quotes and
+    dashes made plain, invisible characters dropped, white space folded.
+    """
+    plain = unicodedata.normalize("NFKC", text).translate(_TYPOGRAPHIC)
+    return " ".join(plain.split())
+
+
+def comparison_key(text: str) -> str:
+    """Return text without case, width, punctuation and space, to find equal sentences.
+
+    Text that consists of such characters alone is its own key.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    key = "".join(c for c in folded if unicodedata.category(c)[0] in "LNM")
+    return key or folded.strip()

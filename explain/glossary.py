@@ -1,0 +1,33 @@
+"""Readings and meanings of the words that a run knows, from its glossary.tsv."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.text import TextError, read_file
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One word of the target language, as learners' dictionaries give it."""
+
+    reading: str
+    """How it is read, in kana."""
+    meaning: str
+    """What it means, in the source language; empty where it only has a function."""
+
+
+Glossary = Mapping[str, Entry]
+
+
+def read_glossary(path: Path) -> dict[str, Entry]:
+    """Return a glossary.tsv (word, reading, meaning); empty where there is no file."""
+    if not path.is_file():
+        return {}
+    entries = {}
+    for number, line in enumerate(read_file(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != 3:
+            raise TextError(f"{path}, line {number}: not a word, a reading and a meaning")
+        entries[columns[0]] = Entry(*columns[1:])
+    return entries

@@ -1,0 +1,1 @@
+"""The network and everything that runs it."""

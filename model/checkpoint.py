@@ -1,0 +1,169 @@
+"""Save and load a run directory: what training leaves and translation needs.
+
+`config.json` (format number, shape, how the run was made, SHA-256 of the files beside
+it), `model.safetensors`, and the tokenizers. Files are written beside and renamed, so
+that a directory is whole at every moment.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from model.config import ModelConfig
+from model.transformer import Transformer
+
+FORMAT = 1
+_WEIGHTS = "model.safetensors"
+
+
+class RunError(ValueError):
+    """A run directory that is missing, damaged or of an unknown format."""
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file beside path, then rename it to path.
+
+    A reader, or a crash, sees the old file or the new one, never half of one.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(beside)
+        with beside.open("rb+") as written:
+            os.fsync(written.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def save_config(run: Path, model: ModelConfig, about: Mapping[str, Any]) -> None:
+    """Write config.json: the shape, what `about` says, and the hashes of the files."""
+    names = sorted(
+        path.name for path in run.iterdir() if path.suffix in {".spm", ".tsv", ".txt"}
+    )
+    config = {
+        "format": FORMAT,
+        "model": asdict(model),
+        **about,
+        "files": {name: sha256(run / name) for name in names},
+    }
+    text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
+    write_atomically(run / "config.json", lambda to: to.write_text(text, "utf-8"))
+
+
+def save_weights(run: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write model.safetensors, as fp32."""
+    tensors = {name: tensor.float().contiguous() for name, tensor in weights.items()}
+    write_atomically(run / _WEIGHTS, lambda to: save_file(tensors, to))
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """Return a run directory's config.json, its files checked against their hashes.
+
+    Raises `RunError`, which says what to do.
+    """
+    path = run / "config.json"
+    if not path.is_file():
+        raise RunError(
+            f"no model in {run}: train one with `python train.py --out {run}`, or name "
+            "another with --model"
+        )
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path} is not JSON ({error}): train the model again") from None
+    found = config.get("format") if isinstance(config, dict) else None
+    if found != FORMAT:
+        raise RunError(
+            f"{path} has format {found!r}; this version reads format {FORMAT}: use the "
+            "version of tiny-enja that wrote it, or train the model again"
+        )
+    for name, digest in config.get("files", {}).items():
+        if Path(name).name != name:
+            raise RunError(f"{path} names a file outside its folder: {name!r}")
+        if not (run / name).is_file() or sha256(run / name) != digest:
+            raise RunError(f"{run / name} is missing or damaged: train the model again")
+    return dict(config)
+
+
+def load_model(run: Path, device: str = "cpu") -> Transformer:
+    """Return the model of a run directory, in eval mode.
+
+    Raises `RunError` where there is none or it does not fit its config.json.
+    """
+    config = model_config(read_config(run), run / "config.json")
+    path = run / _WEIGHTS
+    if not path.is_file():
+        raise RunError(f"{path} is missing: the training has not saved a model yet")
+    with torch.device("meta"):
+        expected = {k: v.shape for k, v in Transformer(config).state_dict().items()}
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path} is damaged ({error}): train the model again") from None
+    if {name: tensor.shape for name, tensor in weights.items()} != expected:
+        raise RunError(f"{path} does not fit config.json: train the model again")
+    model = Transformer(config)
+    model.load_state_dict(weights)
+    return model.to(device).eval()
+
+
+def model_config(config: Mapping[str, Any], path: Path) -> ModelConfig:
+    """Return the shape that a config.json gives; path is named in errors."""
+    shape = config.get("model")
+    known = {field.name for field in fields(ModelConfig)}
+    if not isinstance(shape, dict) or set(shape) - known:
+        raise RunError(f"{path} describes no model that this version knows")
+    try:
+        return ModelConfig(**shape)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{path}: {error}") from None
+
+
+_STATE, _PREVIOUS = "training_state.pt", "training_state.previous.pt"
+
+
+def save_state(run: Path, state: Mapping[str, Any]) -> None:
+    """Write what a resumed training needs; the one before it is kept as well."""
+    latest = run / _STATE
+    if latest.is_file():
+        # A second name, not a rename: at every moment a whole state has the first name.
+        previous = run / _PREVIOUS
+        previous.unlink(missing_ok=True)
+        previous.hardlink_to(latest)
+    write_atomically(latest, lambda to: torch.save(dict(state), to))
+
+
+def load_state(run: Path) -> tuple[dict[str, Any], bool]:
+    """Return the latest whole training state, and whether it is the one before last.
+
+    Raises `RunError` where there is none.
+    """
+    for name in (_STATE, _PREVIOUS):
+        try:
+            state = torch.load(run / name, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError):
+            continue
+        if isinstance(state, dict):
+            return state, name == _PREVIOUS
+    raise RunError(f"{run} holds no training to go on with: start one without --resume")

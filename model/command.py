@@ -1,0 +1,69 @@
+"""What every command shares: flags from a dataclass, failures in one line.
+
+The packages themselves never parse flags and never print; the scripts, and the modules
+that can be run with `python -m`, call this.
+"""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import tyro
+
+T = TypeVar("T")
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+def parse(arguments: type[T], argv: Sequence[str] | None, program: str, **more: T) -> T:
+    """Return argv, or the process's own, as an `arguments` dataclass.
+
+    `default=` may give the values of flags that are not named. Raises `ValueError` in
+    one line where a flag is wrong; `--help` prints and exits.
+    """
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                arguments,
+                prog=program,
+                args=None if argv is None else list(argv),
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+                **more,  # type: ignore[arg-type]
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+    # tyro draws a box; its first paragraph is the message.
+    lines = [line.strip("│╭╮╰╯─ ") for line in said.getvalue().splitlines()[1:]]
+    message = " ".join(line for line in lines[: lines.index("")] if line)
+    raise ValueError(f"{message} (see python {program} --help)")
+
+
+def run(main: Callable[[], int | None], program: str) -> int:
+    """Run a command and return its exit code; an expected failure is one line.
+
+    Streams are UTF-8 whatever the terminal's settings say.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has enough (`| head -1`). Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print(f"\n{program}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+    except ValueError as error:
+        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+    return BAD_INPUT

@@ -1,0 +1,158 @@
+"""Beam search, of which greedy search is the case of beam 1.
+
+The rules are CTranslate2's, so that an exported model can be compared with this one: each
+step takes the 2 x beam best continuations; those among the first `beam` that end become
+hypotheses, and their places go to the next best that do not; a sentence is done when it
+has `beam` hypotheses. A score is the sum of the log-probabilities, end mark included,
+divided by (tokens without the end mark) ^ length_penalty.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from model.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation that a search found."""
+
+    ids: tuple[int, ...]
+    """Its tokens, without start and end marks."""
+    log_probability: float
+    """Natural logarithm of its probability, the end mark included where it has one."""
+    score: float
+    """What hypotheses are ranked by: log_probability / len(ids) ^ length_penalty."""
+    complete: bool
+    """False where the search reached its cap before the model ended the sentence."""
+
+
+class _Cache(Protocol):
+    def reorder(self, rows: Tensor) -> None: ...
+    def select(self, sentences: Tensor) -> None: ...
+
+
+C = TypeVar("C", bound=_Cache)
+
+
+class Decodable(Protocol[C]):
+    """What a search needs of a model; `Transformer` has it."""
+
+    config: ModelConfig
+
+    def start(self, source_ids: Tensor, beam: int) -> C: ...
+    def step(self, token_ids: Tensor, cache: C) -> Tensor: ...
+
+
+@torch.inference_mode()
+def search(
+    model: Decodable[C],
+    source_ids: Tensor,
+    beam: int = 1,
+    length_penalty: float = 1.0,
+    max_steps: int | None = None,
+) -> list[list[Hypothesis]]:
+    """Return each sentence's hypotheses, best first, at most `beam` of them.
+
+    source_ids is (B, S), padded, each row closed by the end mark. max_steps caps the
+    tokens of a hypothesis; without it the model's own limit does. The model is to be in
+    eval mode. Raises `ValueError` for a beam below 1.
+    """
+    if beam < 1:
+        raise ValueError(f"beam is {beam}: give a whole number from 1 up")
+    B, device, limit = source_ids.shape[0], source_ids.device, model.config.max_length
+    cap = limit if max_steps is None else min(max_steps, limit)
+    found = [_Sentence(model.config.end_id, beam, length_penalty) for _ in range(B)]
+    alive = list(found)  # those still being decoded, N rows of every tensor for each
+    cache = model.start(source_ids, beam)
+    tokens = torch.full((B * beam,), model.config.start_id, device=device)
+    texts = tokens.new_empty(B * beam, 0)
+    totals = torch.full((B * beam,), -math.inf, device=device)
+    totals[::beam] = 0.0  # all hypotheses are the same yet: let only one have children
+
+    for step in range(1, cap + 1):
+        log_probs = model.step(tokens, cache).float().log_softmax(dim=-1)  # (B*N, V)
+        if step == 1:
+            log_probs[:, model.config.end_id] = -math.inf  # at least one token
+        sums = (totals[:, None] + log_probs).view(len(alive), -1)  # (B, N*V)
+        best, flat = sums.topk(min(2 * beam, sums.shape[1]))  # (B, 2N)
+        V = log_probs.shape[1]
+        origin = flat // V + torch.arange(0, len(texts), beam, device=device)[:, None]
+        chosen = _finish(alive, best, flat % V, texts[origin], last=step == cap)
+        going = [row for row, sentence in enumerate(alive) if not sentence.done]
+        if step == cap or not going:
+            break
+        if len(going) < len(alive):
+            alive = [alive[row] for row in going]
+            kept = torch.tensor(going, device=device)
+            cache.select(kept)
+            best, flat, origin, chosen = (x[kept] for x in (best, flat, origin, chosen))
+        rows = origin.gather(1, chosen).flatten()
+        totals = best.gather(1, chosen).flatten()
+        tokens = (flat % V).gather(1, chosen).flatten()
+        if beam > 1 or len(rows) < len(texts):
+            cache.reorder(rows)
+        texts = torch.cat([texts[rows], tokens[:, None]], dim=1)
+    return [sentence.ranked() for sentence in found]
+
+
+class _Sentence:
+    """The hypotheses found for one sentence so far."""
+
+    def __init__(self, end_id: int, beam: int, length_penalty: float) -> None:
+        self.end_id, self.beam, self.length_penalty = end_id, beam, length_penalty
+        self.hypotheses: list[Hypothesis] = []
+
+    @property
+    def done(self) -> bool:
+        return len(self.hypotheses) >= self.beam
+
+    def add(self, ids: Sequence[int], log_probability: float) -> None:
+        """Take a hypothesis whose last id may be the end mark."""
+        complete = ids[-1] == self.end_id
+        text = tuple(ids[:-1] if complete else ids)
+        score = log_probability / len(text) ** self.length_penalty
+        self.hypotheses.append(Hypothesis(text, log_probability, score, complete))
+
+    def ranked(self) -> list[Hypothesis]:
+        ranked = sorted(self.hypotheses, key=lambda found: -found.score)
+        return ranked[: self.beam]
+
+
+def _finish(
+    alive: list[_Sentence], best: Tensor, tokens: Tensor, texts: Tensor, last: bool
+) -> Tensor:
+    """Give each sentence the hypotheses that end here; return who takes each place.
+
+    best and tokens are (B, 2N): the candidates' sums and last tokens; texts, (B, 2N, t),
+    is what came before. At the last step all of the first N candidates end. The result
+    is (B, N): for each place the candidate that goes on in it.
+    """
+    beam = alive[0].beam
+    chosen = torch.arange(beam, device=best.device).repeat(len(alive), 1)
+    ends = tokens[:, :beam] == alive[0].end_id
+    rows = range(len(alive)) if last else ends.any(dim=1).nonzero().flatten().tolist()
+    for row in rows:
+        sentence, last_tokens, sums = (
+            alive[row],
+            tokens[row].tolist(),
+            best[row].tolist(),
+        )
+        substitutes = (
+            place
+            for place in range(beam, len(sums))
+            if last_tokens[place] != sentence.end_id
+        )
+        for place in range(beam):
+            if sums[place] == -math.inf:
+                continue
+            if last or last_tokens[place] == sentence.end_id:
+                text = texts[row, place].tolist()
+                sentence.add([*text, last_tokens[place]], sums[place])
+                chosen[row, place] = next(substitutes, place)
+    return chosen

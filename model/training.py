@@ -1,0 +1,231 @@
+"""What a training step does, and all that a training has to remember between steps."""
+
+import copy
+import ctypes
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.optimizer import Muon
+from model.transformer import Transformer
+
+Precision = Literal["fp32", "bf16"]
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained."""
+
+    batch_tokens: int = 2048
+    """Tokens in a batch, source and target and padding together."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon: Muon for the matrices, AdamW for the rest."""
+    learning_rate: float = 4e-3
+    """The highest; it rises during the warm-up, then falls in a straight line to 0."""
+    warmup: int = 300
+    """Steps over which the learning rate rises."""
+    weight_decay: float = 0.01
+    """Share of each matrix taken away in a step, times the learning rate."""
+    label_smoothing: float = 0.1
+    """Probability that the target spreads over all other tokens."""
+    gradient_clip: float = 1.0
+    """Longest gradient; a longer one is shortened to this."""
+    average: float = 0.998
+    """Share of the averaged weights that a step keeps; they are what is saved."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_tokens", "learning_rate", "gradient_clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: give more than 0")
+        for name in ("label_smoothing", "average"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 0 to 0.999")
+        if self.warmup < 0 or self.weight_decay < 0:
+            raise ValueError("warmup and weight_decay cannot be negative")
+
+    def learning_rate_at(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step, counted from 1, of a training of steps."""
+        warmup = min(self.warmup, max(steps // 3, 1))
+        rise = step / warmup
+        fall = (steps + 1 - step) / max(steps + 1 - warmup, 1)
+        return self.learning_rate * min(rise, fall, 1.0)
+
+
+class Diverged(ValueError):
+    """A loss that is no finite number."""
+
+
+class TrainingState:
+    """The model that learns, its running average and the optimisers' memory.
+
+    The optimisers move fp32 weights. With bf16 the passes run on a copy in bf16, made
+    anew after each step: every value that flows is half as large, and no operation has
+    to convert its inputs.
+    """
+
+    def __init__(
+        self, model: Transformer, recipe: Recipe, precision: Precision
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.precision: Precision = precision
+        self.averaged = copy.deepcopy(model).eval()
+        self.working = model
+        if precision != "fp32":
+            self.working = copy.deepcopy(model).to(DTYPES[precision])
+        self.working.train()
+        self.optimizers = _optimizers(model, recipe)
+        self.step = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that the next step depends on, the random state included."""
+        return {
+            "step": self.step,
+            "precision": self.precision,
+            "model": self.model.state_dict(),
+            "averaged": self.averaged.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.step = state["step"]
+        self.model.load_state_dict(state["model"])
+        self.averaged.load_state_dict(state["averaged"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self._copy_to_working()
+        torch.set_rng_state(state["random"])
+
+    def train_step(
+        self, source: Tensor, target_in: Tensor, target_out: Tensor, steps: int
+    ) -> float:
+        """Take one step of a training of `steps`; return its loss, a token's mean.
+
+        source is (B, S), target_in and target_out are (B, T). Raises `Diverged` where
+        the loss is not finite; the weights are then as before the step.
+        """
+        self.step += 1
+        learning_rate = self.recipe.learning_rate_at(self.step, steps)
+        smoothing = self.recipe.label_smoothing
+        loss = batch_loss(self.working, source, target_in, target_out, smoothing)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise Diverged(
+                f"the loss is {value} at step {self.step} (learning rate "
+                f"{learning_rate:.2e})"
+            )
+        loss.backward()
+        self._collect_gradients()
+        torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), self.recipe.gradient_clip
+        )
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate
+            optimizer.step()
+            optimizer.zero_grad()
+        self._copy_to_working()
+        self._average()
+        return value
+
+    def _collect_gradients(self) -> None:
+        if self.working is self.model:
+            return
+        for ours, theirs in zip(
+            self.model.parameters(), self.working.parameters(), strict=True
+        ):
+            assert theirs.grad is not None
+            ours.grad = theirs.grad.float()
+            theirs.grad = None
+
+    @torch.no_grad()
+    def _copy_to_working(self) -> None:
+        if self.working is self.model:
+            return
+        for ours, theirs in zip(
+            self.model.parameters(), self.working.parameters(), strict=True
+        ):
+            theirs.copy_(ours)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        # Early on the average covers fewer steps, or it would remember the random start.
+        share = min(self.recipe.average, self.step / (self.step + 10))
+        for mean, new in zip(
+            self.averaged.parameters(), self.model.parameters(), strict=True
+        ):
+            mean.lerp_(new, 1 - share)
+
+
+def batch_loss(
+    model: Transformer,
+    source: Tensor,
+    target_in: Tensor,
+    target_out: Tensor,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Return the mean cross-entropy of a real target token, in nats.
+
+    source is (B, S), target_in and target_out are (B, T).
+    """
+    memory = model.encode(source)
+    hidden = model.decode(target_in, memory, model.source_mask(source))  # (B, T, D)
+    # Padding is left out before the widest product of all, (tokens, D) x (D, V).
+    real = target_out != model.config.padding_id
+    logits = model.logits(hidden[real])  # (tokens, V)
+    return F.cross_entropy(
+        logits.float(), target_out[real], label_smoothing=label_smoothing
+    )
+
+
+def hardware_precisions(device: str) -> list[Precision]:
+    """Return the precisions that a device multiplies in hardware."""
+    if device.startswith("cuda"):
+        return ["fp32", "bf16"] if torch.cuda.is_bf16_supported() else ["fp32"]
+    # torch has no public question for this; where it is renamed, fp32 is still right.
+    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    return ["fp32", "bf16"] if supported() else ["fp32"]
+
+
+def _optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Return what moves the weights; matrices alone decay."""
+    layers = [*model.encoder.parameters(), *model.decoder.parameters()]
+    matrices = [parameter for parameter in layers if parameter.dim() > 1]
+    embeddings = [model.source_embedding.weight, model.target_embedding.weight]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    decay, lr = recipe.weight_decay, recipe.learning_rate
+    groups: list[dict[str, Any]] = [
+        {"params": embeddings, "weight_decay": decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    optimizers: list[torch.optim.Optimizer] = []
+    if recipe.optimizer == "muon":
+        optimizers.append(Muon(matrices, lr=lr, weight_decay=decay))
+    else:
+        groups.append({"params": matrices, "weight_decay": decay})
+    adamw = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)
+    return [*optimizers, adamw]
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep freed memory for the next step, where it can.
+
+    By default glibc hands every large buffer back to the system and gets it again, page
+    by page, an instant later: a third of a training step (docs/experiments.md).
+    """
+    mallopt = (
+        getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    )
+    if mallopt is not None:
+        trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # names in malloc.h
+        mallopt(mmap_threshold, 1 << 30)
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(top_pad, 64 << 20)

@@ -1,0 +1,198 @@
+"""The encoder-decoder Transformer: encode, decode, and decode step by step."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.attention import NO_TRACE, Trace
+from model.config import ModelConfig
+from model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    KeysValues,
+    dropout,
+    sinusoidal_positions,
+)
+
+
+class Transformer(nn.Module):
+    """A pre-norm encoder-decoder Transformer, target embedding tied to the output.
+
+    Vaswani et al. (2017), "Attention Is All You Need".
+    """
+
+    positions: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        shape = (width, config.heads, config.feed_forward, config.dropout)
+        self.source_embedding = nn.Embedding(config.source_vocabulary, width)
+        self.target_embedding = nn.Embedding(config.target_vocabulary, width)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(*shape) for _ in range(config.encoder_layers)
+        )
+        self.encoder_norm = nn.LayerNorm(width)
+        self.decoder = nn.ModuleList(
+            DecoderLayer(*shape) for _ in range(config.decoder_layers)
+        )
+        self.decoder_norm = nn.LayerNorm(width)
+        positions = sinusoidal_positions(config.max_length, width)
+        self.register_buffer("positions", positions, persistent=False)
+        self.apply(_initialise)
+
+    def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
+        """Return the logits of each next token, (B, T, V).
+
+        source_ids is (B, S), each row closed by the end mark; target_ids is (B, T), each
+        row opened by the start mark. Both are padded with `padding_id`.
+        """
+        memory = self.encode(source_ids)
+        return self.logits(
+            self.decode(target_ids, memory, self.source_mask(source_ids))
+        )
+
+    def source_mask(self, source_ids: Tensor) -> Tensor:
+        """Return which source tokens may be attended to, (B, 1, 1, S), boolean."""
+        return (source_ids != self.config.padding_id)[:, None, None, :]
+
+    def encode(self, source_ids: Tensor, trace: Trace = NO_TRACE) -> Tensor:
+        """Return the encoder's output, (B, S, D), for source_ids, (B, S)."""
+        mask = self.source_mask(source_ids)
+        x = self._embed(self.source_embedding, source_ids, 0, trace.scope("source"))
+        for index, layer in enumerate(self.encoder):
+            x = layer(x, mask, trace.scope(f"encoder.{index}"))
+        memory: Tensor = self.encoder_norm(x)
+        trace.keep(memory=memory)
+        return memory
+
+    def decode(
+        self,
+        target_ids: Tensor,
+        memory: Tensor,
+        source_mask: Tensor,
+        trace: Trace = NO_TRACE,
+    ) -> Tensor:
+        """Return the decoder's output, (B, T, D), reading all of target_ids, (B, T).
+
+        Position t sees target_ids up to t and predicts the token after it.
+        """
+        T = target_ids.shape[1]
+        causal = torch.ones(T, T, dtype=torch.bool, device=target_ids.device).tril()
+        x = self._embed(self.target_embedding, target_ids, 0, trace.scope("target"))
+        for index, layer in enumerate(self.decoder):
+            inner = trace.scope(f"decoder.{index}")
+            keys_values = layer.cross_attention.project_memory(memory)
+            x = layer(x, causal, keys_values, source_mask, inner)
+        hidden: Tensor = self.decoder_norm(x)
+        trace.keep(hidden=hidden)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the scores of every target token, (…, V), for hidden, (…, D)."""
+        return F.linear(hidden, self.target_embedding.weight)
+
+    def start(self, source_ids: Tensor, beam: int = 1) -> "Cache":
+        """Return the cache with which to decode source_ids, (B, S), step by step."""
+        memory = self.encode(source_ids)
+        B, H = source_ids.shape[0], self.config.heads
+        room = (B * beam, H, _FIRST_ROOM, self.config.width // H)
+        return Cache(
+            source_mask=self.source_mask(source_ids),
+            cross=[
+                layer.cross_attention.project_memory(memory) for layer in self.decoder
+            ],
+            own=[
+                (memory.new_empty(room), memory.new_empty(room)) for _ in self.decoder
+            ],
+        )
+
+    def step(self, token_ids: Tensor, cache: "Cache") -> Tensor:
+        """Return the logits after one more token, (B*N, V), and keep it in the cache.
+
+        token_ids is (B*N,): N hypotheses for each of the cache's B sentences. The result
+        equals the last position of `decode` over the whole prefix.
+        """
+        cache.make_room()
+        rows, B, now = token_ids.shape[0], cache.source_mask.shape[0], cache.length
+        x = self._embed(self.target_embedding, token_ids[:, None], now, NO_TRACE)
+        for layer, own, cross in zip(self.decoder, cache.own, cache.cross, strict=True):
+            q, k, v = layer.self_attention.project(layer.self_attention_norm(x))
+            keys, values = own
+            keys[:, :, now : now + 1], values[:, :, now : now + 1] = k, v
+            keys, values = keys[:, :, : now + 1], values[:, :, : now + 1]
+            x = x + layer.self_attention.attend(q, keys, values, None)
+            # A sentence's N hypotheses query its one memory like N positions of it.
+            x = x.view(B, rows // B, -1)
+            x = layer.after_self_attention(x, cross, cache.source_mask).view(
+                rows, 1, -1
+            )
+        cache.length += 1
+        return self.logits(self.decoder_norm(x[:, 0]))
+
+    def _embed(
+        self, embedding: nn.Module, ids: Tensor, first: int, trace: Trace
+    ) -> Tensor:
+        """Return token vectors plus position vectors, (B, T, D), for ids, (B, T)."""
+        token = embedding(ids) * math.sqrt(self.config.width)
+        position = self.positions[first : first + ids.shape[1]]
+        trace.keep(token=token, position=position)
+        return dropout(token + position, self.config.dropout, self.training)
+
+
+@dataclass
+class Cache:
+    """What decoding step by step keeps between steps.
+
+    B sentences with N hypotheses each; `length` tokens of each are cached.
+    """
+
+    source_mask: Tensor  # (B, 1, 1, S)
+    cross: list[KeysValues]  # a layer's keys and values of the memory, (B, H, S, K)
+    own: list[KeysValues]  # of the target so far, (B*N, H, room, K)
+    length: int = 0
+
+    def make_room(self) -> None:
+        """Double the room for tokens where it is full."""
+        if self.length == self.own[0][0].shape[2]:
+            self.own = [
+                (torch.cat([k, k], dim=2), torch.cat([v, v], dim=2))
+                for k, v in self.own
+            ]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let hypothesis i go on from what hypothesis rows[i] had; rows is (B*N,)."""
+        self.own = [(self._moved(k, rows), self._moved(v, rows)) for k, v in self.own]
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep these of the B sentences; `reorder` chooses among their hypotheses."""
+        self.source_mask = self.source_mask[sentences]
+        self.cross = [(k[sentences], v[sentences]) for k, v in self.cross]
+
+    def _moved(self, cached: Tensor, rows: Tensor) -> Tensor:
+        """Copy the filled part of some rows into a buffer with the same room."""
+        moved = cached.new_empty(len(rows), *cached.shape[1:])
+        moved[:, :, : self.length] = cached[rows, :, : self.length]
+        return moved
+
+
+# Tokens a cache first has room for; it doubles when they are full.
+_FIRST_ROOM = 16
+
+
+def _initialise(module: nn.Module) -> None:
+    """Xavier-uniform matrices, embeddings of variance 1/D, zero biases."""
+    for name, parameter in module.named_parameters(recurse=False):
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+        elif parameter.dim() == 3:
+            for matrix in parameter.unbind(0):
+                nn.init.xavier_uniform_(matrix)
+        elif parameter.dim() == 2:
+            nn.init.xavier_uniform_(parameter)
+        elif name == "bias":
+            nn.init.zeros_(parameter)

@@ -1,0 +1,574 @@
+"""Train a translation model on pairs of sentences."""
+
+import copy
+import json
+import math
+import shlex
+import shutil
+import signal
+import sys
+import time
+from argparse import ArgumentError, ArgumentParser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import tyro
+from tqdm import tqdm
+
+from data.batching import Batch, epochs, make_batch, plan_batches
+from data.metrics import score
+from data.preparation import Material, prepare
+from data.tokenizer import PADDING, Tokenizer
+from model.checkpoint import (
+    RunError,
+    load_model,
+    load_state,
+    model_config,
+    read_config,
+    save_config,
+    save_state,
+    save_weights,
+    sha256,
+    write_atomically,
+)
+from model.command import INTERRUPTED, parse, run
+from model.config import ModelConfig
+from model.training import (
+    Diverged,
+    Precision,
+    Recipe,
+    TrainingState,
+    batch_loss,
+    hardware_precisions,
+    keep_freed_memory,
+)
+from model.transformer import Transformer
+from translate import Translator, words_of
+
+BEGAN = time.perf_counter()
+DEV_TRANSLATED, SAMPLES = 500, 3
+TRIAL_STEPS = 8
+RESERVED = 0.06
+"""Share of --minutes that validations and saves take."""
+SAVE_SECONDS = 60.0
+LOG_STEPS = 10
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large the model is."""
+
+    width: int = 128
+    """Numbers in one token's vector (d_model)."""
+    heads: int = 4
+    """Attention heads in each layer; must divide the width."""
+    encoder_layers: int = 3
+    """Layers that read the source sentence."""
+    decoder_layers: int = 2
+    """Layers that write the translation."""
+    feed_forward: int = 512
+    """Width of the hidden layer in each feed-forward block."""
+    dropout: float = 0.05
+    """Share of each vector's numbers that training switches off at random."""
+    max_length: int = 128
+    """Tokens in the longest sentence, its end mark included."""
+    vocabulary: int = 4_000
+    """Tokens on each side, at most; a small corpus fills fewer."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train a Transformer to translate, on pairs of sentences.
+
+    The run directory gets the model, its tokenizers, and all that is needed to go on.
+    """
+
+    corpus: tuple[str, ...] = ()
+    """What to learn from: FILE.tsv (sentence TAB translation), or two files whose lines
+    belong together, FILE.en,FILE.ja. Several are mixed."""
+    dev: str | None = None
+    """Sentences to validate on, in the same forms. Without it a share of the corpus is
+    held out."""
+    test: str | None = None
+    """Sentences to score once at the end. None of them, nor of --dev, is trained on."""
+    out: Path = Path("runs/starter")
+    """The run directory to make."""
+    overwrite: bool = False
+    """Replace the run directory if there is one."""
+    preset: Literal["tiny", "small", "base"] = "small"
+    """Shape and recipe to start from; every other flag changes one field of it."""
+    direction: Literal["en-ja", "ja-en"] = "en-ja"
+    """en-ja: the first column is the source. ja-en: the second is."""
+    steps: int | None = None
+    """Train for this many batches …"""
+    epochs: float | None = None
+    """… or this many passes over the corpus …"""
+    minutes: float | None = None
+    """… or about this long, everything included. (Default: the preset's length.)"""
+    validations: int = 8
+    """How often to translate the dev sentences on the way."""
+    seed: int = 1
+    """Where all randomness starts from."""
+    device: str = "cpu"
+    """Where to compute: cpu or cuda."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: bf16 where the processor has it and a trial finds it faster, else fp32."""
+    resume: Path | None = None
+    """Go on with the interrupted training in this run directory; takes no other flag."""
+    init: Path | None = None
+    """Start from this run's weights and tokenizers (fine-tuning)."""
+    shape: Annotated[Shape, tyro.conf.arg(name="")] = field(default_factory=Shape)
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+
+    def __post_init__(self) -> None:
+        lengths = [self.steps, self.epochs, self.minutes]
+        if sum(length is not None for length in lengths) > 1:
+            raise ValueError("give one of --steps, --epochs and --minutes")
+        if any(length is not None and length <= 0 for length in lengths):
+            raise ValueError("--steps, --epochs and --minutes must be more than 0")
+        if self.validations < 1:
+            raise ValueError(f"--validations {self.validations}: give 1 or more")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values that --preset stands for."""
+
+    shape: Shape
+    recipe: Recipe
+    steps: int | None = None
+    minutes: float | None = None
+
+
+PRESETS = {
+    "tiny": Preset(Shape(vocabulary=2_000), Recipe(), steps=2_500),
+    "small": Preset(
+        Shape(width=192, feed_forward=768, encoder_layers=4),
+        Recipe(optimizer="muon"),
+        minutes=10,
+    ),
+    "base": Preset(
+        Shape(width=256, feed_forward=1024, encoder_layers=4, vocabulary=8_000),
+        Recipe(optimizer="muon", batch_tokens=4_096),
+        minutes=60,
+    ),
+}
+
+
+@dataclass
+class Training:
+    """A training under way."""
+
+    arguments: Arguments
+    material: Material
+    state: TrainingState
+    steps: int
+    bar: "tqdm[Any]"
+    best: dict[str, Any] = field(default_factory=dict)
+    """Of the best validation so far: its `chrf` and the `weights` it was of."""
+
+    @property
+    def folder(self) -> Path:
+        return self.arguments.out
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        source, target = self.arguments.direction.split("-")
+        return source, target
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run(lambda: _main(sys.argv[1:] if argv is None else list(argv)), "train.py")
+
+
+def _main(argv: list[str]) -> int:
+    arguments = parse_arguments(argv)
+    keep_freed_memory()
+    if arguments.resume is None:
+        training = _begin(arguments, argv)
+    elif len(argv) > 2:
+        raise ValueError("--resume takes no other flag: the run keeps its own")
+    else:
+        training = _go_on(arguments.resume)
+    with training.bar, _stop_request() as stop:
+        finished = _train(training, stop)
+    if not finished:
+        done = f"{training.state.step:,} of {training.steps:,} steps"
+        print(
+            f"Stopped after {done}. To go on: python train.py --resume {training.folder}"
+        )
+        return INTERRUPTED
+    _write_card(training)
+    print(
+        f"Done: {training.folder}. Try it: python translate.py --model {training.folder} "
+        '"Where is the station?"'
+    )
+    return 0
+
+
+def parse_arguments(argv: list[str]) -> Arguments:
+    """Return the arguments; --preset gives the defaults of shape and recipe."""
+    first = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    first.add_argument("--preset", default=Arguments.preset, choices=PRESETS)
+    try:
+        preset = PRESETS[first.parse_known_args(argv)[0].preset]
+    except ArgumentError:
+        preset = PRESETS[Arguments.preset]  # the full parser says what is wrong
+    default = Arguments(shape=preset.shape, recipe=preset.recipe)
+    return parse(Arguments, argv, "train.py", default=default)
+
+
+def _begin(arguments: Arguments, argv: list[str]) -> Training:
+    """Prepare a new run directory up to its first step."""
+    if not arguments.corpus:
+        raise ValueError("name a corpus: --corpus FILE.tsv (sentence TAB translation)")
+    folder = arguments.out
+    if folder.exists() and not arguments.overwrite:
+        raise RunError(f"{folder} is there already: give --overwrite or another --out")
+    if (
+        arguments.overwrite
+        and folder.exists()
+        and not (folder / "config.json").is_file()
+    ):
+        raise RunError(
+            f"{folder} is no run directory: not overwritten; give another --out"
+        )
+    material = _prepare(arguments, arguments.init)
+    model = _new_model(arguments, material)
+    precision, steps = _plan(arguments, material, model)
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    for tokenizer in (material.source, material.target):
+        (folder / f"{tokenizer.side}.spm").write_bytes(tokenizer.model)
+    words = sorted({w.casefold() for pair in material.pairs for w in words_of(pair[0])})
+    (folder / "source_words.txt").write_text("\n".join(words) + "\n", "utf-8")
+    about = _about(arguments, argv, precision, steps)
+    save_config(folder, model.config, about)
+    torch.manual_seed(arguments.seed)
+    state = TrainingState(model, arguments.recipe, precision)
+    training = Training(arguments, material, state, steps, _bar(steps))
+    _save(training)
+    return training
+
+
+def _go_on(folder: Path) -> Training:
+    """Return an interrupted training as it was at its last save."""
+    config = read_config(folder)
+    saved, is_previous = load_state(folder)
+    if is_previous:
+        print(f"The last save in {folder} is damaged; going on from the one before it.")
+    arguments = replace(parse_arguments(config["argv"]), out=folder)
+    if saved["step"] >= saved["steps"]:
+        raise ValueError(f"{folder} is finished: nothing is left to do")
+    for name, digest in config["corpora"].items():
+        if sha256(Path(name)) != digest:
+            raise ValueError(
+                f"{name} has changed since {folder} was started: start anew"
+            )
+    material = _prepare(arguments, folder)
+    model = Transformer(model_config(config, folder / "config.json"))
+    model.to(arguments.device)
+    state = TrainingState(model, arguments.recipe, saved["state"]["precision"])
+    state.load_state_dict(saved["state"])
+    steps = saved["steps"]
+    _cut_metrics(folder, state.step)
+    training = Training(arguments, material, state, steps, _bar(steps, state.step))
+    training.best = saved["best"]
+    if training.best:
+        save_weights(folder, training.best["weights"])
+    return training
+
+
+def _prepare(arguments: Arguments, tokenizers_from: Path | None) -> Material:
+    """Return what to read; tokenizers are trained unless a run has them already."""
+    sides: tuple[Literal["source"], Literal["target"]] = ("source", "target")
+    tokenizers = None
+    if tokenizers_from is not None:
+        read_config(tokenizers_from)
+        source, target = (
+            Tokenizer.load(tokenizers_from / f"{side}.spm", side) for side in sides
+        )
+        tokenizers = (source, target)
+    return prepare(
+        arguments.corpus,
+        arguments.dev,
+        arguments.test,
+        reverse=arguments.direction == "ja-en",
+        vocabulary=arguments.shape.vocabulary,
+        max_length=arguments.shape.max_length,
+        seed=arguments.seed,
+        tokenizers=tokenizers,
+    )
+
+
+def _new_model(arguments: Arguments, material: Material) -> Transformer:
+    """Return the model to start from: random, or --init's."""
+    if arguments.init is not None:
+        return load_model(arguments.init, arguments.device)
+    torch.manual_seed(arguments.seed)
+    shape = asdict(arguments.shape)
+    del shape["vocabulary"]
+    config = ModelConfig(len(material.source), len(material.target), **shape)
+    return Transformer(config).to(arguments.device)
+
+
+def _plan(
+    arguments: Arguments, material: Material, model: Transformer
+) -> tuple[Precision, int]:
+    """Choose the precision and the number of steps, by a trial where that is asked."""
+    candidates = hardware_precisions(arguments.device)
+    if arguments.precision != "auto":
+        candidates = [arguments.precision]
+    minutes = arguments.minutes
+    if arguments.steps is None and arguments.epochs is None and minutes is None:
+        preset = PRESETS[arguments.preset]
+        minutes, steps = preset.minutes, preset.steps or 0
+    elif arguments.epochs is not None:
+        batches = plan_batches(material.train, arguments.recipe.batch_tokens)
+        steps = max(1, math.ceil(arguments.epochs * len(batches)))
+    else:
+        steps = arguments.steps or 0
+    seconds = {candidates[0]: 0.0}
+    if minutes is not None or len(candidates) > 1:
+        seconds = {
+            precision: _trial(arguments, material, model, precision)
+            for precision in candidates
+        }
+    precision = min(candidates, key=lambda candidate: seconds[candidate])
+    if minutes is not None:
+        left = minutes * 60 * (1 - RESERVED) - (time.perf_counter() - BEGAN)
+        steps = max(1, int(left / seconds[precision]))
+    print(f"{steps:,} steps in {precision}")
+    return precision, steps
+
+
+def _trial(
+    arguments: Arguments, material: Material, model: Transformer, precision: Precision
+) -> float:
+    """Return the seconds of a step, from a few steps of a copy of the model."""
+    state = TrainingState(copy.deepcopy(model), arguments.recipe, precision)
+    order = epochs(material.train, arguments.recipe.batch_tokens, arguments.seed)
+    for step, (_, rows) in zip(range(TRIAL_STEPS + 2), order, strict=False):
+        if step == 2:  # the first steps pay for buffers and kernels
+            began = time.perf_counter()
+        _step(state, _batch(arguments, material, rows), steps=10**6)
+    return (time.perf_counter() - began) / TRIAL_STEPS
+
+
+def _batch(arguments: Arguments, material: Material, rows: np.ndarray) -> Batch:
+    batch = make_batch(material.train, rows, padding=PADDING)
+    return batch.to(arguments.device)
+
+
+def _step(state: TrainingState, batch: Batch, steps: int) -> float:
+    return state.train_step(batch.source, batch.target_in, batch.target_out, steps)
+
+
+def _train(training: Training, stop: "Stop") -> bool:
+    """Run the steps that are left; return False where it was asked to stop before."""
+    arguments, state, steps = training.arguments, training.state, training.steps
+    parts = range(1, arguments.validations + 1)
+    milestones = {max(1, round(steps * part / arguments.validations)) for part in parts}
+    budget, seed = arguments.recipe.batch_tokens, arguments.seed
+    order = epochs(training.material.train, budget, seed, first_step=state.step)
+    began = saved = time.perf_counter()
+    tokens = 0
+    while state.step < steps:
+        epoch, rows = next(order)
+        batch = _batch(arguments, training.material, rows)
+        try:
+            loss = _step(state, batch, steps)
+        except Diverged as error:
+            texts = [training.material.pairs[row][0] for row in rows[:3]]
+            raise Diverged(
+                f"{error}, in a batch that begins {texts}: lower --learning-rate, or look "
+                "at these sentences"
+            ) from None
+        tokens += batch.target_tokens
+        training.bar.update()
+        if state.step % LOG_STEPS == 0 or state.step == steps:
+            rate = tokens / (time.perf_counter() - began)
+            learning_rate = arguments.recipe.learning_rate_at(state.step, steps)
+            _record(training, epoch=epoch, loss=loss, lr=learning_rate,
+                    target_tokens_per_second=round(rate))  # fmt: skip
+            training.bar.set_postfix_str(
+                f"loss {loss:.2f}, lr {learning_rate:.1e}, {rate:,.0f} target tokens/s"
+            )
+        if state.step in milestones:
+            _validate(training)
+        late = time.perf_counter() - saved > SAVE_SECONDS
+        if state.step in milestones or late or stop.asked:
+            _save(training)
+            saved = began = time.perf_counter()
+            tokens = 0
+        if stop.asked and state.step < steps:
+            return False
+    _record(training, event="finished")
+    return True
+
+
+def _validate(training: Training) -> None:
+    """Score the averaged model on dev, show a few translations, keep it if it is best."""
+    material, model = training.material, training.state.averaged
+    loss = _dev_loss(training)
+    translator = Translator(
+        training.folder.name, model, material.source, material.target,
+        languages=training.languages,
+    )  # fmt: skip
+    pairs = material.dev[:DEV_TRANSLATED]
+    # An unripe model may never end a sentence; do not wait for it.
+    longest = int(material.dev_encoded.target.lengths[:DEV_TRANSLATED].max())
+    found = translator.translate([a for a, _ in pairs], max_steps=longest + 10)
+    hypotheses = [ranked[0].text for ranked in found]
+    scores = score(hypotheses, [b for _, b in pairs], training.languages[1])
+    _record(training, dev_loss=loss, dev_chrf=scores.chrf, dev_bleu=scores.bleu)
+    training.bar.write(
+        f"step {training.state.step:,}: dev loss {loss:.3f}, chrF {scores.chrf:.1f}, "
+        f"BLEU {scores.bleu:.1f} ({scores.bleu_signature})"
+    )
+    for (source, target), hypothesis in list(zip(pairs, hypotheses, strict=True))[
+        :SAMPLES
+    ]:
+        training.bar.write(f"  {source}\n    → {hypothesis}\n    = {target}")
+    if scores.chrf > training.best.get("chrf", -1.0):
+        weights = {k: v.clone() for k, v in model.state_dict().items()}
+        training.best = {"step": training.state.step, "loss": loss, "chrf": scores.chrf,
+                         "bleu": scores.bleu, "signature": scores.bleu_signature,
+                         "weights": weights}  # fmt: skip
+        save_weights(training.folder, weights)
+
+
+@torch.inference_mode()
+def _dev_loss(training: Training) -> float:
+    """Return the mean cross-entropy of a dev token, in nats, without smoothing."""
+    pairs, arguments = training.material.dev_encoded, training.arguments
+    total, tokens = 0.0, 0
+    for rows in plan_batches(pairs, tokens=8_192):
+        batch = make_batch(pairs, rows, training.state.model.config.padding_id)
+        batch = batch.to(arguments.device)
+        mean = batch_loss(
+            training.state.averaged, batch.source, batch.target_in, batch.target_out
+        )
+        total += mean.item() * batch.target_tokens
+        tokens += batch.target_tokens
+    return total / tokens
+
+
+def _record(training: Training, **figures: Any) -> None:
+    """Append a line to metrics.jsonl."""
+    seconds = round(time.perf_counter() - BEGAN, 2)
+    line = {"step": training.state.step, "seconds": seconds, **figures}
+    with (training.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _cut_metrics(folder: Path, step: int) -> None:
+    """Forget what was recorded after a step: it will be done again."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    kept = [
+        line
+        for line in lines
+        if line.endswith("}") and json.loads(line)["step"] <= step
+    ]
+    text = "".join(line + "\n" for line in kept)
+    write_atomically(path, lambda to: to.write_text(text, "utf-8"))
+
+
+def _save(training: Training) -> None:
+    save_state(
+        training.folder,
+        {
+            "step": training.state.step,
+            "steps": training.steps,
+            "state": training.state.state_dict(),
+            "best": training.best,
+        },
+    )
+
+
+def _about(
+    arguments: Arguments, argv: list[str], precision: Precision, steps: int
+) -> dict[str, Any]:
+    """Return what config.json says of how a run was made."""
+    names = [*arguments.corpus, arguments.dev, arguments.test]
+    paths = [part for name in names if name for part in name.split(",")]
+    packages = ("torch", "sentencepiece", "datasets", "sacrebleu", "safetensors")
+    return {
+        "languages": arguments.direction.split("-"),
+        "command": shlex.join(["python", "train.py", *argv]),
+        "argv": argv,
+        "seed": arguments.seed,
+        "steps": steps,
+        "precision": precision,
+        "recipe": asdict(arguments.recipe),
+        "threads": torch.get_num_threads(),
+        "versions": {name: version(name) for name in packages},
+        "corpora": {path: sha256(Path(path)) for path in paths},
+    }
+
+
+def _bar(steps: int, done: int = 0) -> "tqdm[Any]":
+    return tqdm(total=steps, initial=done, unit="step", dynamic_ncols=True)
+
+
+@dataclass
+class Stop:
+    """Whether somebody asked the training to stop."""
+
+    asked: bool = False
+
+
+@contextmanager
+def _stop_request() -> Iterator[Stop]:
+    """Let Ctrl-C and SIGTERM ask for a stop after the step; a second one insists."""
+    stop = Stop()
+
+    def ask(number: int, _: object) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    before = {number: signal.signal(number, ask) for number in STOP_SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _write_card(training: Training) -> None:
+    """Write the run's README.md: what it is, what it learned from, how good it is."""
+    best, model = training.best, training.state.model
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    source, target = training.languages
+    text = f"""# {training.folder.name}
+
+A Transformer that translates {source} to {target}, trained with tiny-enja.
+
+- Data: {", ".join(training.arguments.corpus)}; {len(training.material.pairs):,} pairs after
+  cleaning. Their licence is that of the corpora.
+- Size: {parameters:,} parameters; vocabularies of {model.config.source_vocabulary:,} and
+  {model.config.target_vocabulary:,} tokens.
+- Training: {training.steps:,} steps in {training.state.precision}; the weights are those
+  of step {best["step"]:,}, averaged.
+- On dev ({min(len(training.material.dev), DEV_TRANSLATED):,} sentences, greedy): chrF
+  {best["chrf"]:.1f}, BLEU {best["bleu"]:.1f} ({best["signature"]}).
+
+    python translate.py --model {training.folder} "Where is the station?"
+"""
+    path = training.folder / "README.md"
+    write_atomically(path, lambda to: to.write_text(text, "utf-8"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

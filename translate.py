@@ -1,0 +1,401 @@
+"""Translate, and show the attention behind a translation."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import torch
+import tyro
+
+from data.text import normalise, read_file, read_lines
+from data.tokenizer import Tokenizer
+from explain import files
+from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
+from model.checkpoint import load_model, read_config, sha256, write_atomically
+from model.command import parse, run
+from model.search import Hypothesis, search
+from model.transformer import Transformer
+
+CHUNK = 512
+"""Lines that are read, translated and written together."""
+BATCH_TOKENS = 4096
+"""Source tokens that are decoded together, padding and beam counted."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of one sentence."""
+
+    text: str
+    hypothesis: Hypothesis
+    source_tokens: int
+    """Tokens of the source, its end mark included."""
+    cut: bool
+    """True where the source was longer than the model can read, and its end left out."""
+
+
+class Translator:
+    """A trained model with its tokenizers.
+
+    translator = Translator.load("runs/starter")
+    [[best, *others]] = translator.translate(["I love music."], beam=4)
+    print(best.text, best.hypothesis.score)
+    trace = translator.trace("I love music.", best.hypothesis.ids)
+    print(trace.map("cross", 0).weights[0])  # head 0: target rows, source columns
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Transformer,
+        source: Tokenizer,
+        target: Tokenizer,
+        weights_sha256: str = "",
+        known_words: frozenset[str] = frozenset(),
+        languages: tuple[str, str] = ("en", "ja"),
+    ) -> None:
+        self.model, self.source, self.target = model, source, target
+        self.languages = languages
+        self.known_words = known_words
+        config: dict[str, Any] = vars(model.config)
+        self.note = ModelNote(name, weights_sha256, config)
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "cpu") -> "Translator":
+        """Return the translator of a run directory.
+
+        Raises `model.checkpoint.RunError` where there is none or it is damaged.
+        """
+        folder = Path(folder)
+        config = read_config(folder)
+        model = load_model(folder, device)
+        words = folder / "source_words.txt"
+        return cls(
+            folder.name,
+            model,
+            Tokenizer.load(folder / "source.spm", "source"),
+            Tokenizer.load(folder / "target.spm", "target"),
+            sha256(folder / "model.safetensors"),
+            frozenset(read_file(words)) if words.is_file() else frozenset(),
+            tuple(config.get("languages", ("en", "ja"))),
+        )
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_steps: int | None = None,
+    ) -> list[list[Translation]]:
+        """Return the translations of each text, best first; none for a blank text.
+
+        A text's translations do not depend on the others. Scores are those of
+        `model.search`.
+        """
+        limit = self.model.config.max_length - 1
+        encoded = [self.source.encode(text) if text.strip() else [] for text in texts]
+        order = sorted((i for i, ids in enumerate(encoded) if ids),
+                       key=lambda i: len(encoded[i]))  # fmt: skip
+        found: list[list[Translation]] = [[] for _ in texts]
+        for rows in _batches(
+            order, [min(len(ids), limit) + 1 for ids in encoded], beam
+        ):
+            sources = [
+                [*encoded[row][:limit], self.model.config.end_id] for row in rows
+            ]
+            hypotheses = search(
+                self.model, self._padded(sources), beam, length_penalty, max_steps
+            )
+            for row, ranked in zip(rows, hypotheses, strict=True):
+                found[row] = [
+                    Translation(
+                        self._text(hypothesis.ids),
+                        hypothesis,
+                        len(encoded[row]) + 1,
+                        len(encoded[row]) > limit,
+                    )
+                    for hypothesis in ranked
+                ]
+        return found
+
+    def trace(self, source: str, target: str | Sequence[int]) -> AttentionTrace:
+        """Return all attention of one translation of one sentence, checked.
+
+        target is a text of your own, or the ids of a translation (never its text, which
+        might be tokenized another way).
+        """
+        config = self.model.config
+        ids = self.target.encode(target) if isinstance(target, str) else list(target)
+        text = target if isinstance(target, str) else self._text(ids)
+        source_ids = self.source.encode(source)
+        if not source_ids or not ids:
+            raise ValueError("no attention without a word on both sides: give both")
+        if max(len(source_ids), len(ids)) >= config.max_length:
+            raise ValueError(
+                f"{len(source_ids)} and {len(ids)} tokens are too many to trace: the "
+                f"model reads at most {config.max_length - 1} a side"
+            )
+        source_ids = [*source_ids, config.end_id]
+        ids_in, ids_out = [config.start_id, *ids], [*ids, config.end_id]
+        return trace_attention(
+            self.model,
+            self.note,
+            Source(source, tuple(self.source.tokens(source_ids)), tuple(source_ids)),
+            Target(
+                text,
+                tuple(self.target.tokens(ids_in)),
+                tuple(self.target.tokens(ids_out)),
+                tuple(ids_in),
+                tuple(ids_out),
+                (),
+            ),
+        )
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the words of text that never occurred in training, in their order."""
+        if not self.known_words:
+            return []
+        return [word for word in dict.fromkeys(words_of(text))
+                if word.casefold() not in self.known_words]  # fmt: skip
+
+    def _padded(self, sources: list[list[int]]) -> torch.Tensor:
+        longest = max(map(len, sources))
+        padding = self.model.config.padding_id
+        rows = [ids + [padding] * (longest - len(ids)) for ids in sources]
+        return torch.tensor(rows, device=self.model.positions.device)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Return a translation as one line."""
+        return self.target.decode(ids).replace("\n", " ").replace("\r", " ")
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text as `source_words.txt` lists them, but for case."""
+    stripped = (
+        word.strip(".,;:!?\"'()[]{}…-。、！？「」") for word in normalise(text).split()
+    )
+    return [word for word in stripped if word]
+
+
+def _batches(
+    order: Sequence[int], lengths: Sequence[int], beam: int
+) -> list[list[int]]:
+    """Cut sentences, ordered by length, into batches of about BATCH_TOKENS."""
+    batches: list[list[int]] = []
+    for row in order:
+        if batches and (len(batches[-1]) + 1) * lengths[row] * beam <= BATCH_TOKENS:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Translate sentences with a trained model, and show the attention behind it.
+
+    Sentences come from the command line, from --input, or from standard input.
+    """
+
+    texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Sentences, each in quotes."""
+    model: Path = Path("runs/starter")
+    """The run directory that train.py made."""
+    input: Path | None = None
+    """Translate this file, line by line."""
+    output: Path | None = None
+    """Write the translations there, one a line, in place of the screen."""
+    beam: int = 1
+    """Hypotheses that the search keeps at each step; 1 is greedy search."""
+    length_penalty: float = 1.0
+    """Rank by log-probability / length to this power; higher favours longer ones."""
+    n_best: int = 1
+    """Print this many translations of each sentence, with its line number and rank."""
+    scores: bool = False
+    """Print each translation's score before it."""
+    target: str | None = None
+    """Score and trace this translation of yours in place of the model's own."""
+    attention: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
+    """Write every attention map there: .json, .jsonl (several sentences) or .npz. May be
+    given several times."""
+    values: bool = False
+    """Put queries, keys, values, scores and weight matrices into the .json as well."""
+    evaluate: Path | None = None
+    """Translate a file of sentence TAB reference; print BLEU and chrF."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda or mps."""
+
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise ValueError(f"--beam {self.beam}: give a whole number from 1 up")
+        if not 1 <= self.n_best <= self.beam:
+            raise ValueError(
+                f"--n-best {self.n_best} needs a beam at least as wide: add --beam "
+                f"{max(self.n_best, 1)}"
+            )
+        sources = [bool(self.texts), self.input is not None, self.evaluate is not None]
+        if sum(sources) > 1:
+            raise ValueError("give sentences, --input or --evaluate: one of them")
+        if self.target is not None and len(self.texts) != 1:
+            raise ValueError("--target goes with exactly one sentence, in quotes")
+        for path in self.attention:
+            files.check_name(path, len(self.texts) if self.texts else None)
+        if self.values and not any(
+            p.suffix in {".json", ".jsonl"} for p in self.attention
+        ):
+            raise ValueError("--values goes with --attention FILE.json or FILE.jsonl")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run(lambda: _main(parse(Arguments, argv, "translate.py")), "translate.py")
+
+
+def _main(arguments: Arguments) -> None:
+    translator = Translator.load(arguments.model, arguments.device)
+    if arguments.evaluate is not None:
+        _evaluate(translator, arguments)
+    elif arguments.texts:
+        _write(translator, arguments, arguments.texts)
+    elif arguments.input is not None:
+        with arguments.input.open("rb") as file:
+            _write(translator, arguments, read_lines(file, str(arguments.input)))
+    elif sys.stdin.isatty():
+        _write(translator, arguments, _prompt())
+    else:
+        stream: BinaryIO = sys.stdin.buffer
+        _write(translator, arguments, read_lines(stream, "standard input"))
+
+
+def _prompt() -> Iterator[str]:
+    """Yield what is typed, until the end of input (Ctrl-D)."""
+    import readline  # noqa: F401  (gives input() its history and editing)
+
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            return
+
+
+def _write(translator: Translator, arguments: Arguments, lines: Iterable[str]) -> None:
+    """Translate lines, write each result as it comes, and the attention at the end."""
+    traces: list[AttentionTrace] = []
+
+    def write_to(path: Path) -> None:
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for text in _translated(translator, arguments, lines, traces):
+                file.write(text + "\n")
+
+    if arguments.output is not None:
+        write_atomically(arguments.output, write_to)
+    else:
+        for text in _translated(translator, arguments, lines, traces):
+            print(text, flush=True)
+    for path in arguments.attention:
+        files.write(path, traces, arguments.values)
+
+
+def _translated(
+    translator: Translator,
+    arguments: Arguments,
+    lines: Iterable[str],
+    traces: list[AttentionTrace],
+) -> Iterator[str]:
+    """Yield the lines to print; append to traces where attention is wanted."""
+    numbered = enumerate(lines, start=1)
+    # What a person types is answered line by line.
+    size = CHUNK if arguments.input or arguments.texts or not sys.stdin.isatty() else 1
+    while chunk := list(islice(numbered, size)):
+        texts = [text for _, text in chunk]
+        for (number, text), found in zip(
+            chunk, _hypotheses(translator, arguments, texts), strict=True
+        ):
+            if found:
+                _warn(translator, number, text, found[0])
+            yield from _printed(arguments, number, found)
+            if arguments.attention and found:
+                wanted = arguments.target or found[0].hypothesis.ids
+                traces.append(translator.trace(text, wanted))
+
+
+def _hypotheses(
+    translator: Translator, arguments: Arguments, texts: Sequence[str]
+) -> list[list[Translation]]:
+    """Return the translations to print of each text: the model's or the user's own."""
+    if arguments.target is None:
+        return translator.translate(texts, arguments.beam, arguments.length_penalty)
+    trace = translator.trace(texts[0], arguments.target)
+    ids = trace.target.ids_out[:-1]
+    total = sum(trace.target.log_probs)
+    score = total / len(ids) ** arguments.length_penalty
+    hypothesis = Hypothesis(ids, total, score, complete=True)
+    length = len(trace.source.ids)
+    return [[Translation(arguments.target, hypothesis, length, cut=False)]]
+
+
+def _printed(
+    arguments: Arguments, number: int, found: Sequence[Translation]
+) -> Iterator[str]:
+    """Yield one line for a sentence, or one for each of its n best translations."""
+    if not found:
+        yield ""
+    for rank, translation in enumerate(found[: arguments.n_best], start=1):
+        columns = [translation.text]
+        if arguments.scores:
+            columns.insert(0, f"{translation.hypothesis.score:.4f}")
+        if arguments.n_best > 1:
+            columns = [str(number), str(rank), *columns]
+        yield "\t".join(columns)
+
+
+def _warn(
+    translator: Translator, number: int, text: str, translation: Translation
+) -> None:
+    """Say on stderr what a reader of the translation should know."""
+    limit = translator.model.config.max_length
+    warnings = []
+    if unknown := translator.unknown_words(text):
+        warnings.append(f"not seen in training: {', '.join(unknown)}")
+    if translation.cut:
+        warnings.append(
+            f"line {number} has {translation.source_tokens - 1:,} tokens, and the model "
+            f"reads {limit - 1}: the rest is left out"
+        )
+    if not translation.hypothesis.complete:
+        warnings.append(
+            f"line {number}: the model found no end; stopped at {limit} tokens"
+        )
+    for warning in warnings:
+        print(warning, file=sys.stderr)
+
+
+def _evaluate(translator: Translator, arguments: Arguments) -> None:
+    """Print BLEU and chrF on a file of sentence TAB reference."""
+    from data.corpus import pairs_of, read_corpus
+    from data.metrics import score
+
+    assert arguments.evaluate is not None
+    reverse = translator.languages == ("ja", "en")
+    pairs = pairs_of(read_corpus(str(arguments.evaluate), reverse))
+    began = time.perf_counter()
+    found = translator.translate(
+        [source for source, _ in pairs], arguments.beam, arguments.length_penalty
+    )
+    seconds = time.perf_counter() - began
+    hypotheses = [ranked[0].text if ranked else "" for ranked in found]
+    scores = score(hypotheses, [target for _, target in pairs], translator.languages[1])
+    print(f"BLEU {scores.bleu:.1f}   {scores.bleu_signature}")
+    print(f"chrF {scores.chrf:.1f}   {scores.chrf_signature}")
+    print(
+        f"{len(pairs):,} sentences in {seconds:.1f} s: "
+        f"{len(pairs) / seconds:,.0f} sentences/s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
