@@ -22,6 +22,7 @@ import tyro
 from tqdm import tqdm
 
 from data.batching import Batch, epochs, make_batch, plan_batches
+from data.corpus import Pair
 from data.metrics import score
 from data.preparation import Material, prepare
 from data.tokenizer import PADDING, Tokenizer
@@ -37,7 +38,7 @@ from model.checkpoint import (
     sha256,
     write_atomically,
 )
-from model.command import INTERRUPTED, parse, run
+from model.command import INTERRUPTED, check_device, parse, run
 from model.config import ModelConfig
 from model.training import (
     Diverged,
@@ -121,7 +122,7 @@ class Arguments:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 where the processor has it and a trial finds it faster, else fp32."""
     resume: Path | None = None
-    """Go on with the interrupted training in this run directory; takes no other flag."""
+    """Go on with the interrupted training in this directory; takes no other flag."""
     init: Path | None = None
     """Start from this run's weights and tokenizers (fine-tuning)."""
     shape: Annotated[Shape, tyro.conf.arg(name="")] = field(default_factory=Shape)
@@ -131,10 +132,13 @@ class Arguments:
         lengths = [self.steps, self.epochs, self.minutes]
         if sum(length is not None for length in lengths) > 1:
             raise ValueError("give one of --steps, --epochs and --minutes")
-        if any(length is not None and length <= 0 for length in lengths):
+        if any(length is not None and not 0 < length < math.inf for length in lengths):
             raise ValueError("--steps, --epochs and --minutes must be more than 0")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"--seed {self.seed}: give a whole number from 0 up")
         if self.validations < 1:
             raise ValueError(f"--validations {self.validations}: give 1 or more")
+        check_device(self.device)
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,7 @@ def _main(argv: list[str]) -> int:
     keep_freed_memory()
     if arguments.resume is None:
         training = _begin(arguments, argv)
-    elif len(argv) > 2:
+    elif sum(word.startswith("--") for word in argv) > 1:
         raise ValueError("--resume takes no other flag: the run keeps its own")
     else:
         training = _go_on(arguments.resume)
@@ -203,13 +207,14 @@ def _main(argv: list[str]) -> int:
     if not finished:
         done = f"{training.state.step:,} of {training.steps:,} steps"
         print(
-            f"Stopped after {done}. To go on: python train.py --resume {training.folder}"
+            f"Stopped after {done}. To go on: python train.py --resume "
+            f"{training.folder}"
         )
         return INTERRUPTED
     _write_card(training)
     print(
-        f"Done: {training.folder}. Try it: python translate.py --model {training.folder} "
-        '"Where is the station?"'
+        f"Done: {training.folder}. Try it: python translate.py --model "
+        f'{training.folder} "Where is the station?"'
     )
     return 0
 
@@ -291,9 +296,10 @@ def _go_on(folder: Path) -> Training:
 def _prepare(arguments: Arguments, tokenizers_from: Path | None) -> Material:
     """Return what to read; tokenizers are trained unless a run has them already."""
     sides: tuple[Literal["source"], Literal["target"]] = ("source", "target")
-    tokenizers = None
+    tokenizers, max_length = None, arguments.shape.max_length
     if tokenizers_from is not None:
-        read_config(tokenizers_from)
+        config = read_config(tokenizers_from)
+        max_length = model_config(config, tokenizers_from / "config.json").max_length
         source, target = (
             Tokenizer.load(tokenizers_from / f"{side}.spm", side) for side in sides
         )
@@ -304,7 +310,7 @@ def _prepare(arguments: Arguments, tokenizers_from: Path | None) -> Material:
         arguments.test,
         reverse=arguments.direction == "ja-en",
         vocabulary=arguments.shape.vocabulary,
-        max_length=arguments.shape.max_length,
+        max_length=max_length,
         seed=arguments.seed,
         tokenizers=tokenizers,
     )
@@ -390,8 +396,8 @@ def _train(training: Training, stop: "Stop") -> bool:
         except Diverged as error:
             texts = [training.material.pairs[row][0] for row in rows[:3]]
             raise Diverged(
-                f"{error}, in a batch that begins {texts}: lower --learning-rate, or look "
-                "at these sentences"
+                f"{error}, in a batch that begins {texts}: lower --learning-rate, or "
+                "look at these sentences"
             ) from None
         tokens += batch.target_tokens
         training.bar.update()
@@ -412,39 +418,65 @@ def _train(training: Training, stop: "Stop") -> bool:
             tokens = 0
         if stop.asked and state.step < steps:
             return False
+    _score_test(training)
     _record(training, event="finished")
     return True
 
 
 def _validate(training: Training) -> None:
-    """Score the averaged model on dev, show a few translations, keep it if it is best."""
+    """Score the averaged model on dev, show translations, keep it if it is best."""
     material, model = training.material, training.state.averaged
     loss = _dev_loss(training)
-    translator = Translator(
-        training.folder.name, model, material.source, material.target,
-        languages=training.languages,
-    )  # fmt: skip
     pairs = material.dev[:DEV_TRANSLATED]
     # An unripe model may never end a sentence; do not wait for it.
     longest = int(material.dev_encoded.target.lengths[:DEV_TRANSLATED].max())
-    found = translator.translate([a for a, _ in pairs], max_steps=longest + 10)
-    hypotheses = [ranked[0].text for ranked in found]
+    hypotheses = _translated(training, model, pairs, longest + 10)
     scores = score(hypotheses, [b for _, b in pairs], training.languages[1])
     _record(training, dev_loss=loss, dev_chrf=scores.chrf, dev_bleu=scores.bleu)
+    samples = zip(pairs[:SAMPLES], hypotheses, strict=False)
     training.bar.write(
         f"step {training.state.step:,}: dev loss {loss:.3f}, chrF {scores.chrf:.1f}, "
         f"BLEU {scores.bleu:.1f} ({scores.bleu_signature})"
+        + "".join(f"\n  {a}\n    → {ours}\n    = {b}" for (a, b), ours in samples)
     )
-    for (source, target), hypothesis in list(zip(pairs, hypotheses, strict=True))[
-        :SAMPLES
-    ]:
-        training.bar.write(f"  {source}\n    → {hypothesis}\n    = {target}")
     if scores.chrf > training.best.get("chrf", -1.0):
         weights = {k: v.clone() for k, v in model.state_dict().items()}
         training.best = {"step": training.state.step, "loss": loss, "chrf": scores.chrf,
                          "bleu": scores.bleu, "signature": scores.bleu_signature,
                          "weights": weights}  # fmt: skip
         save_weights(training.folder, weights)
+
+
+def _score_test(training: Training) -> None:
+    """Score the best model on the test sentences, where there are any."""
+    pairs = training.material.test
+    if not pairs:
+        return
+    model = copy.deepcopy(training.state.averaged)
+    model.load_state_dict(training.best["weights"])
+    hypotheses = _translated(training, model, pairs)
+    scores = score(hypotheses, [b for _, b in pairs], training.languages[1])
+    _record(training, test_chrf=scores.chrf, test_bleu=scores.bleu)
+    training.bar.write(
+        f"test: chrF {scores.chrf:.1f}, BLEU {scores.bleu:.1f} "
+        f"({scores.bleu_signature})"
+    )
+
+
+def _translated(
+    training: Training,
+    model: Transformer,
+    pairs: Sequence[Pair],
+    max_steps: int | None = None,
+) -> list[str]:
+    """Return the greedy translations of the pairs' sources."""
+    material = training.material
+    translator = Translator(
+        training.folder.name, model, material.source, material.target,
+        languages=training.languages,
+    )  # fmt: skip
+    found = translator.translate([a for a, _ in pairs], max_steps=max_steps)
+    return [ranked[0].text if ranked else "" for ranked in found]
 
 
 @torch.inference_mode()
@@ -555,12 +587,12 @@ def _write_card(training: Training) -> None:
 
 A Transformer that translates {source} to {target}, trained with tiny-enja.
 
-- Data: {", ".join(training.arguments.corpus)}; {len(training.material.pairs):,} pairs after
-  cleaning. Their licence is that of the corpora.
-- Size: {parameters:,} parameters; vocabularies of {model.config.source_vocabulary:,} and
-  {model.config.target_vocabulary:,} tokens.
-- Training: {training.steps:,} steps in {training.state.precision}; the weights are those
-  of step {best["step"]:,}, averaged.
+- Data: {", ".join(training.arguments.corpus)}; {len(training.material.pairs):,} pairs
+  after cleaning. Their licence is that of the corpora.
+- Size: {parameters:,} parameters; vocabularies of {model.config.source_vocabulary:,}
+  and {model.config.target_vocabulary:,} tokens.
+- Training: {training.steps:,} steps in {training.state.precision}; the weights are
+  those of step {best["step"]:,}, averaged.
 - On dev ({min(len(training.material.dev), DEV_TRANSLATED):,} sentences, greedy): chrF
   {best["chrf"]:.1f}, BLEU {best["bleu"]:.1f} ({best["signature"]}).
 

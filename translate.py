@@ -1,8 +1,9 @@
 """Translate, and show the attention behind a translation."""
 
+import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,7 @@ from data.tokenizer import Tokenizer
 from explain import files
 from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
 from model.checkpoint import load_model, read_config, sha256, write_atomically
-from model.command import parse, run
+from model.command import check_device, parse, run
 from model.search import Hypothesis, search
 from model.transformer import Transformer
 
@@ -35,7 +36,7 @@ class Translation:
     source_tokens: int
     """Tokens of the source, its end mark included."""
     cut: bool
-    """True where the source was longer than the model can read, and its end left out."""
+    """True where the source was longer than the model reads, and its end left out."""
 
 
 class Translator:
@@ -122,25 +123,32 @@ class Translator:
                 ]
         return found
 
-    def trace(self, source: str, target: str | Sequence[int]) -> AttentionTrace:
+    def trace(
+        self, source: str, target: str | Sequence[int], complete: bool = True
+    ) -> AttentionTrace:
         """Return all attention of one translation of one sentence, checked.
 
         target is a text of your own, or the ids of a translation (never its text, which
-        might be tokenized another way).
+        might be tokenized another way). complete is that of the translation's
+        hypothesis: where the model found no end, the trace has no end mark either. Of
+        a source that is too long as much is read as `translate` reads. Raises
+        `ValueError` where a side is empty or the target too long.
         """
         config = self.model.config
+        limit = config.max_length - 1
         ids = self.target.encode(target) if isinstance(target, str) else list(target)
         text = target if isinstance(target, str) else self._text(ids)
         source_ids = self.source.encode(source)
         if not source_ids or not ids:
             raise ValueError("no attention without a word on both sides: give both")
-        if max(len(source_ids), len(ids)) >= config.max_length:
+        source_ids = [*source_ids[:limit], config.end_id]
+        ids_out = [*ids, config.end_id] if complete else ids
+        ids_in = [config.start_id, *ids_out[:-1]]
+        if len(ids_in) > config.max_length:
             raise ValueError(
-                f"{len(source_ids)} and {len(ids)} tokens are too many to trace: the "
-                f"model reads at most {config.max_length - 1} a side"
+                f"a target of {len(ids)} tokens is too long to trace: the model writes "
+                f"at most {limit}"
             )
-        source_ids = [*source_ids, config.end_id]
-        ids_in, ids_out = [config.start_id, *ids], [*ids, config.end_id]
         return trace_attention(
             self.model,
             self.note,
@@ -157,7 +165,7 @@ class Translator:
 
     def unknown_words(self, text: str) -> list[str]:
         """Return the words of text that never occurred in training, in their order."""
-        if not self.known_words:
+        if not self.known_words or self.languages[0] == "ja":  # written without spaces
             return []
         return [word for word in dict.fromkeys(words_of(text))
                 if word.casefold() not in self.known_words]  # fmt: skip
@@ -220,7 +228,8 @@ class Arguments:
     target: str | None = None
     """Score and trace this translation of yours in place of the model's own."""
     attention: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    """Write every attention map there: .json, .jsonl (several sentences) or .npz. May be
+    """Write every attention map there: .json, .jsonl (several sentences) or .npz. May
+    be
     given several times."""
     values: bool = False
     """Put queries, keys, values, scores and weight matrices into the .json as well."""
@@ -248,6 +257,12 @@ class Arguments:
             p.suffix in {".json", ".jsonl"} for p in self.attention
         ):
             raise ValueError("--values goes with --attention FILE.json or FILE.jsonl")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"--length-penalty {self.length_penalty}: give a number")
+        for text in (*self.texts, self.target or ""):
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise ValueError("a sentence is not UTF-8: set the terminal to UTF-8")
+        check_device(self.device)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -284,20 +299,24 @@ def _prompt() -> Iterator[str]:
 
 def _write(translator: Translator, arguments: Arguments, lines: Iterable[str]) -> None:
     """Translate lines, write each result as it comes, and the attention at the end."""
-    traces: list[AttentionTrace] = []
+
+    def write_all(write: Callable[[str], object]) -> None:
+        traces: list[AttentionTrace] = []
+        for text in _translated(translator, arguments, lines, traces):
+            write(text + "\n")
+        for path in arguments.attention:  # before the first is written
+            files.check_name(path, len(traces))
+        for path in arguments.attention:
+            files.write(path, traces, arguments.values)
 
     def write_to(path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for text in _translated(translator, arguments, lines, traces):
-                file.write(text + "\n")
+            write_all(file.write)
 
     if arguments.output is not None:
         write_atomically(arguments.output, write_to)
     else:
-        for text in _translated(translator, arguments, lines, traces):
-            print(text, flush=True)
-    for path in arguments.attention:
-        files.write(path, traces, arguments.values)
+        write_all(lambda text: print(text, end="", flush=True))
 
 
 def _translated(
@@ -319,8 +338,9 @@ def _translated(
                 _warn(translator, number, text, found[0])
             yield from _printed(arguments, number, found)
             if arguments.attention and found:
-                wanted = arguments.target or found[0].hypothesis.ids
-                traces.append(translator.trace(text, wanted))
+                best = found[0].hypothesis
+                wanted = arguments.target or best.ids
+                traces.append(translator.trace(text, wanted, best.complete))
 
 
 def _hypotheses(
@@ -334,8 +354,9 @@ def _hypotheses(
     total = sum(trace.target.log_probs)
     score = total / len(ids) ** arguments.length_penalty
     hypothesis = Hypothesis(ids, total, score, complete=True)
-    length = len(trace.source.ids)
-    return [[Translation(arguments.target, hypothesis, length, cut=False)]]
+    length = len(translator.source.encode(texts[0])) + 1
+    cut = length > len(trace.source.ids)
+    return [[Translation(arguments.target, hypothesis, length, cut)]]
 
 
 def _printed(
@@ -363,8 +384,8 @@ def _warn(
         warnings.append(f"not seen in training: {', '.join(unknown)}")
     if translation.cut:
         warnings.append(
-            f"line {number} has {translation.source_tokens - 1:,} tokens, and the model "
-            f"reads {limit - 1}: the rest is left out"
+            f"line {number} has {translation.source_tokens - 1:,} tokens, and the "
+            f"model reads {limit - 1}: the rest is left out"
         )
     if not translation.hypothesis.complete:
         warnings.append(

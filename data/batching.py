@@ -1,4 +1,4 @@
-"""Encoded pairs in batches: like lengths together, a budget of tokens for each batch."""
+"""Encoded pairs in batches: like lengths together, a budget of tokens for each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -90,8 +90,8 @@ def plan_batches(
     """Share the pairs out among batches of at most `tokens`, padding counted.
 
     A batch's size is its rows times its longest source plus its longest target. With a
-    generator the batches, and the pairs of equal length among them, are in random order.
-    A pair that is larger than the budget gets a batch of its own.
+    generator the batches, and the pairs of equal length among them, are in random
+    order. A pair that is larger than the budget gets a batch of its own.
     """
     order = np.arange(len(pairs))
     if generator is not None:
@@ -135,8 +135,8 @@ def epochs(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (epoch, rows of one batch) for ever, from a step on.
 
-    The order depends on the seed and the epoch alone, so a resumed training sees what an
-    uninterrupted one would have seen.
+    The order depends on the seed and the epoch alone, so a resumed training sees what
+    an uninterrupted one would have seen.
     """
     step = 0
     epoch = 0

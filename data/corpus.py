@@ -1,8 +1,9 @@
 """Every source of sentence pairs, cleaned and split.
 
 Line files are read by one strict reader and become a `datasets.Dataset` with the string
-columns `source` and `target` and a fingerprint made of their content. (The library's own
-CSV and text loaders lose a column, turn `None` into a missing value and split at `\\r`.)
+columns `source` and `target` and a fingerprint made of their content. (The library's
+own CSV and text loaders lose a column, turn `None` into a missing value and split at
+`\\r`.)
 """
 
 import hashlib
@@ -173,9 +174,11 @@ def hold_out(
     random.Random(seed).shuffle(order)
     taken: set[int] = set()
     for group in order:
-        if len(taken) + len(groups[group]) <= max(count, 1):
+        if len(taken) + len(groups[group]) <= min(max(count, 1), len(pairs) - 1):
             taken.update(groups[group])
-    if not taken or len(taken) == len(pairs):
+    if not taken and len(groups) > 1:  # all groups are larger than that
+        taken.update(min(groups.values(), key=len))
+    if not taken:
         raise TextError(
             f"{len(pairs)} pair(s) that share their sentences cannot be split: name "
             "sentences to validate on with --dev"

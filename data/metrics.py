@@ -35,7 +35,8 @@ def bleu_tokenizer(language: str) -> str:
     """Return sacreBLEU's name of the tokenizer for a language.
 
     Japanese has no spaces: MeCab finds its words where the extra `ja` is installed, and
-    each character counts as a word where it is not. 13a, which is for spaces, never does.
+    each character counts as a word where it is not. 13a, which is for spaces, never
+    does.
     """
     if language != "ja":
         return "13a"

@@ -23,8 +23,9 @@ def read_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
     r"""Yield the lines of a UTF-8 stream, without their ends.
 
     Only `\n` ends a line; one `\r` before it is dropped, as is a byte order mark at the
-    start. U+2028, U+0085, form feeds and the like stay inside a line. Raises `TextError`
-    that names the stream, the line and the byte where the bytes are not UTF-8.
+    start. U+2028, U+0085, form feeds and the like stay inside a line. Raises
+    `TextError` that names the stream, the line and the byte where the bytes are not
+    UTF-8.
     """
     for number, raw in enumerate(stream, start=1):
         if number == 1:

@@ -21,8 +21,9 @@ _SPACE = "▁"
 # private-use character, which no text means anything by.
 _BOUNDARY = "\ue000"
 # Share of the text's characters that get a piece of their own: the first for which the
-# vocabulary has room. The rest, rare ones, are written in bytes.
-_COVERAGES = (0.9999, 0.999, 0.99, 0.9)
+# vocabulary has room. The rest, rare ones, are written in bytes. SentencePiece takes no
+# share below the last.
+_COVERAGES = (0.9999, 0.999, 0.99, 0.98)
 
 
 class Tokenizer:
@@ -101,7 +102,8 @@ def train_tokenizer(
         else:
             return Tokenizer(written.getvalue(), side)
     raise ValueError(
-        f"a {side} vocabulary of {vocabulary} is too small for this corpus ({failure})"
+        f"a {side} vocabulary of {vocabulary} is too small for this corpus: raise "
+        f"--vocabulary ({failure})"
     )
 
 

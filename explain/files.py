@@ -84,10 +84,12 @@ def from_json(data: Any) -> AttentionTrace:
                 for found in data.get("projections", ())
             ),
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        _check_tokens(trace)
+        check(trace)
+    except TraceError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise TraceError(f"a damaged attention trace ({error!r})") from None
-    _check_tokens(trace)
-    check(trace)
     return trace
 
 
@@ -95,6 +97,8 @@ def check_name(path: Path, sentences: int | None = None) -> None:
     """Raise `ValueError` unless traces of so many sentences can be written to path."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: give a name that ends in {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
     if path.suffix != ".jsonl" and sentences not in {None, 1}:
         raise ValueError(
             f"{path} holds one sentence, and there are {sentences}: give a .jsonl file"

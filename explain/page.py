@@ -1,8 +1,8 @@
 """The explorer: traces as one HTML file that works offline, on its own.
 
 Style, script and data are all inside. The page's own Content-Security-Policy allows
-just that one script and that one style, by their hashes, and no request at all; the data
-is JSON that no browser takes for anything else.
+just that one script and that one style, by their hashes, and no request at all; the
+data is JSON that no browser takes for anything else.
 """
 
 import base64
@@ -16,17 +16,29 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from data.tokenizer import Tokenizer
 from explain.alignment import Gold
 from explain.glossary import Glossary
 from explain.page_data import GoldAlignment, PageEntry, pack
 from explain.probes import candidates, layer_lens, what_if
 from explain.trace import AttentionTrace
+from model.transformer import Transformer
 
 __all__ = ["Gold", "GoldAlignment", "Page", "PageEntry", "candidates", "layer_lens",
            "make_entry", "render", "what_if"]  # fmt: skip
 
 _FOLDER = Path(__file__).with_name("page")
-_SCRIPTS = ("numbers.js", "state.js", "matrix.js", "worked.js", "sections.js", "page.js")
+_SCRIPTS = (
+    "numbers.js",
+    "state.js",
+    "matrix.js",
+    "worked.js",
+    "sections.js",
+    "maps.js",
+    "words.js",
+    "answers.js",
+    "page.js",
+)
 BUDGET = 1_500_000
 """Bytes of a page of one sentence, unless its maps alone take more."""
 _MORE = 400_000
@@ -54,6 +66,29 @@ def render(entries: Sequence[PageEntry], budget: int = BUDGET) -> str:
     size = sum(len(part.encode()) for part in fixed.values()) + 8_000
     room = budget + (len(entries) - 1) * _MORE - size
     return _fill({**fixed, "data": _data(pack(entries, room))})
+
+
+def make_entry(
+    model: Transformer,
+    trace: AttentionTrace,
+    tokenizer: Tokenizer,
+    glossary: Glossary | None = None,
+    gold: GoldAlignment | None = None,
+    heads_off: bool = True,
+) -> PageEntry:
+    """Return a sentence of a page, all its questions put to the model.
+
+    tokenizer is the target's. `heads_off` asks what each head changes, which takes a
+    few seconds; the rest takes none.
+    """
+    return PageEntry(
+        trace=trace,
+        glossary=glossary or {},
+        gold=gold,
+        what_if=what_if(model, trace, tokenizer) if heads_off else None,
+        candidates=candidates(trace, tokenizer),
+        lens=layer_lens(model, trace, tokenizer),
+    )
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,10 @@ def pack(entries: Sequence[PageEntry], room: int) -> Json:
     first = {entry["model"]: trace.trace for entry, trace in
              reversed(list(zip(written, entries, strict=True)))}  # fmt: skip
     for index, model in enumerate(models):
-        _pack_projections(first[index].projections, model, budget)
+        projections = first[index].projections
+        # Without vectors to multiply them with, matrices are of no use.
+        useful = any("memory" in e for e in written if e["model"] == index)
+        _pack_projections(projections, model, budget if useful else _Room(0))
     return {"models": models, "entries": written}
 
 
@@ -230,26 +233,29 @@ def _pack_values(
 def _pack_projections(
     projections: Sequence[Projections], model: Json, budget: _Room
 ) -> None:
-    """Add the matrices, in as many digits as fit; else in two, as many as fit."""
-    matrices = [getattr(p, name) for p in projections for name in _MATRICES]
-    numbers = sum(matrix.size for matrix in matrices)
-    digits = next((d for d in (4, 3) if numbers * d <= budget.left), 2)
-    model["digits"] = digits
-    for kind in _PRIORITY:
-        for found in (p for p in projections if p.kind == kind):
-            name = f"{kind}.{found.layer}"
-            arrays = {matrix: getattr(found, matrix) for matrix in _MATRICES}
-            if not budget.take(sum(a.size for a in arrays.values()) * digits):
-                model["left_out"].append(name)
-                continue
-            model["projections"][name] = {
-                matrix: rounded(array, -_largest(array), _largest(array), digits)
-                for matrix, array in arrays.items()
-            }
+    """Add the matrices: in two digits a number, then in three and four as it fits."""
+    ordered = sorted(projections, key=lambda p: (_PRIORITY.index(p.kind), p.layer))
+    digits = dict.fromkeys(range(len(ordered)), 0)
+    for most in (2, 3, 4):
+        for index, found in enumerate(ordered):
+            size = sum(getattr(found, name).size for name in _MATRICES)
+            more = most - digits[index]
+            if digits[index] in (0, most - 1) and budget.take(size * more):
+                digits[index] = most
+    for index, found in enumerate(ordered):
+        place = f"{found.kind}.{found.layer}"
+        if not digits[index]:
+            model["left_out"].append(place)
+            continue
+        model["projections"][place] = {
+            name: _rounded_evenly(getattr(found, name), digits[index])
+            for name in _MATRICES
+        }
 
 
-def _largest(array: Array) -> float:
-    return float(np.abs(array).max())
+def _rounded_evenly(array: Array, digits: int) -> Json:
+    largest = float(np.abs(array).max())
+    return rounded(array, -largest, largest, digits)
 
 
 def _name(found: AttentionMap) -> str:
@@ -360,7 +366,7 @@ def _parts(words: Sequence[Word]) -> list[Json]:
 
 
 def _glosses(entry: PageEntry, words: Json | None) -> list[Json | None]:
-    """Return, for each token of tokens_out, the glossary's entry of the word it begins."""
+    """Return, for each of tokens_out, the glossary's entry of the word it begins."""
     glosses: list[Json | None] = [None] * len(entry.trace.target.tokens_out)
     for word in words["target"] if words else ():
         known = entry.glossary.get(word["text"])

@@ -84,9 +84,7 @@ def layer_lens(
     return tuple(layers)
 
 
-def what_if(
-    model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer
-) -> WhatIf:
+def what_if(model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer) -> WhatIf:
     """Translate again without each head, and score the traced translation without it.
 
     A head is off when its rows of W_O are zero: it still attends, and nobody hears it.

@@ -3,6 +3,7 @@
 Layers and heads are counted from 1 wherever a person gives or reads them.
 """
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import get_args
@@ -54,14 +55,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in text)
 
 
-def row_labels(trace: AttentionTrace, kind: Kind) -> tuple[str, ...]:
+def row_labels(
+    trace: AttentionTrace, kind: Kind, form: str = "reads {} → predicts {}"
+) -> tuple[str, ...]:
     """Return what to call each row of a kind of map: what it reads and predicts."""
     if kind == "encoder_self":
         return source_labels(trace)
     reads = target_labels(trace.target.tokens_in)
     predicts = target_labels(trace.target.tokens_out)
     return tuple(
-        f"reads {read} → predicts {predicted}"
+        form.format(read, predicted)
         for read, predicted in zip(reads, predicts, strict=True)
     )
 
@@ -74,21 +77,23 @@ def column_labels(trace: AttentionTrace, kind: Kind) -> tuple[str, ...]:
 
 
 def entries(tokens: Sequence[str], glossary: Glossary) -> tuple[Entry | None, ...]:
-    """Return what a glossary says of each target token.
+    """Return what a glossary adds to each target token, None where it adds nothing.
 
-    A word of several tokens stands at its last, which completes it.
+    A word of several tokens stands at its last, which completes it. A reading that is
+    the word itself is left out.
     """
-    found: list[Entry | None] = [glossary.get(token) for token in tokens]
-    if not glossary:
-        return tuple(found)
-    try:
-        words = target_words(tokens, glossary)
-    except SegmenterMissing:
-        return tuple(found)
-    for word in words:
-        if word.text in glossary and word.parts:
-            found[word.parts[-1][0]] = glossary[word.text]
-    return tuple(found)
+    texts = list(tokens)
+    with contextlib.suppress(SegmenterMissing):
+        for word in target_words(tokens, glossary) if glossary else ():
+            if word.text in glossary and word.parts:
+                texts[word.parts[-1][0]] = word.text
+    return tuple(map(_added, texts, [glossary.get(text) for text in texts]))
+
+
+def _added(word: str, entry: Entry | None) -> Entry | None:
+    if entry is None or entry.reading != word:
+        return entry
+    return Entry("", entry.meaning) if entry.meaning else None
 
 
 def find_row(tokens: Sequence[str], labels: Sequence[str], word: str) -> int | None:
@@ -162,6 +167,7 @@ def _name_bytes(tokens: list[str], start: int) -> int:
         except UnicodeDecodeError:
             continue
         for place in range(len(found)):
-            tokens[start + place] = f"{character} {place + 1}/{len(found)}"
+            part = f" {place + 1}/{len(found)}" if len(found) > 1 else ""
+            tokens[start + place] = character + part
         return len(found)
     return 0

@@ -77,7 +77,7 @@ def walk_parts(
             "this trace has no states: take one from trace_attention, not from a file"
         )
     source_row, target_row = _rows(trace, token)
-    layer, head = layer or 1, head or 1
+    layer, head = (1 if n is None else n for n in (layer, head))
     _check(trace, layer, head)
     positions = model.positions.float().cpu().numpy()
     encoder = _Side(trace, "encoder", source_row, layer, head, positions)
@@ -85,9 +85,10 @@ def walk_parts(
     return [
         Part(f"The encoder reads “{printable(trace.source.text)}”", _encoder(encoder)),
         Part(
-            f"The decoder, having read {decoder.token}",
+            f"The decoder, having read {' '.join(decoder.labels[: target_row + 1])}",
             (
                 *_decoder(decoder),
+                _last_norm(decoder),
                 _prediction(decoder, tokenizer_target, glossary),
             ),
         ),
@@ -130,21 +131,22 @@ class _Side:
 
     def state(self, name: str) -> Numbers:
         """Return the followed row of a state of the layer that is shown."""
-        state: Numbers = self.trace.states[f"{self.name}.{self.layer}.{name}"]
-        return state[self.row]
+        states = self.trace.states[f"{self.name}.{self.layer}.{name}"]
+        row: Numbers = states[self.row]
+        return row
 
 
 def _rows(trace: AttentionTrace, token: str | None) -> tuple[int, int]:
     """Return the source row and the target row to follow."""
-    source, target = trace.source, trace.target
-    source_names, target_names = source_labels(trace), target_labels(target.tokens_in)
+    read = trace.target.tokens_in
+    source_names, target_names = source_labels(trace), target_labels(read)
     rows = (
         source_names.index(ARTICLES_SOURCE) if ARTICLES_SOURCE in source_names else 0,
         default_row(trace),
     )
     if token is None:
         return rows
-    if (row := find_row(target.tokens_in, target_names, token)) is not None:
+    if (row := find_row(read, target_names, token)) is not None:
         return rows[0], row
     if token in source_names:
         return source_names.index(token), rows[1]
@@ -347,24 +349,38 @@ def _after_attention(side: _Side) -> tuple[Step, ...]:
     return _residual(side, name, "feed_forward"), feed_forward, following
 
 
+def _last_norm(side: _Side) -> Step:
+    states = side.trace.states
+    before = states[f"decoder.{side.layers - 1}.output"][side.row]
+    return Step(
+        "A last layer norm",
+        "h = norm(x)",
+        ("", "first numbers"),
+        (
+            ("x", _PRECISION.vector("x", before)),
+            ("h", _PRECISION.vector("x", states["hidden"][side.row])),
+        ),
+        f"This vector holds all that the decoder has to say after {side.token}.",
+    )
+
+
 def _prediction(side: _Side, tokenizer: Tokenizer, glossary: Glossary) -> Step:
     found = candidates(side.trace, tokenizer)[side.row]
-    tokens = [candidate.token for candidate in found]
     rows = []
-    for label, candidate in zip(target_labels(tokens), found, strict=True):
+    for candidate in found:
+        (label,) = target_labels([candidate.token])
         (entry,) = entries([candidate.token], glossary)
         reading = f"{entry.reading} {entry.meaning}".strip() if entry else ""
         shown = f"{candidate.probability:.3f}"
         rows.append((label, shown, bar(candidate.probability), reading))
-    hidden = _PRECISION.vector("x", side.trace.states["hidden"][side.row])
     logits = side.trace.states["logits"]
     (predicted,) = target_labels([side.trace.target.tokens_out[side.row]])
     return Step(
         "The next token",
-        f"P = softmax(h E), h = norm(x) = {hidden}, E: every token's embedding",
+        "P = softmax(h E), and E holds the embeddings of all target tokens",
         ("token", "P", "", ""),
         tuple(rows),
-        f"Each of the {logits.shape[-1]} tokens is scored against the last vector; after "
-        f"{side.token} the translation goes on with {predicted}.",
+        f"Each of the {logits.shape[-1]} tokens is scored against h; "
+        f"after {side.token} the translation goes on with {predicted}.",
         "lrll",
     )

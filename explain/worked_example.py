@@ -8,6 +8,7 @@ and car; those are ours.
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import tyro
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -36,6 +36,7 @@ from explain.steps import (
     weighted_sum_step,
 )
 from model.attention import MultiHeadAttention, Trace, attention
+from model.command import parse, run
 
 PartName = Literal["self", "cross", "multi-head", "softmax"]
 DATA = Path(__file__).with_suffix(".json")
@@ -59,13 +60,9 @@ def worked_example(
     """Return the parts that the options ask for, computed from data.
 
     A token chooses the parts in which it is the query. Raises `ValueError` where it is
-    in none of them, and where a mask is asked for in a part that has none.
+    in none of them, and where a mask is asked for without the part that it changes.
     """
     options = options or Options()
-    if options.mask and options.part not in {None, "self"}:
-        raise ValueError(
-            f"--mask changes nothing in --part {options.part}: give --part self"
-        )
     parts: list[PartName] = [options.part] if options.part else [*_PARTS]
     queries = {
         part: data[part]["tokens"] if part == "self" else [data[part]["query"]]
@@ -77,6 +74,10 @@ def worked_example(
         known = ", ".join(dict.fromkeys(sum(queries.values(), [])))
         where = f"--part {options.part} has" if options.part else "the example has"
         raise ValueError(f"{where} no token {options.token!r}: give one of {known}")
+    if options.mask and "self" not in parts:
+        raise ValueError(
+            "--mask changes self-attention alone: give --part self with it"
+        )
     return [
         _PARTS[part](data[part], options.token or data[part]["query"], options.mask)
         for part in parts
@@ -90,19 +91,19 @@ def load(path: Path = DATA) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the worked example; return the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    options = tyro.cli(Options, args=arguments, prog="python -m explain.worked_example")
-    try:
+    """Run the command; returns its exit code."""
+
+    def print_parts() -> None:
+        options = parse(Options, arguments, "-m explain.worked_example")
         parts = worked_example(load(), options)
-    except ValueError as error:
-        print(f"worked_example: {error}", file=sys.stderr)
-        return 2
-    console = Console(highlight=False)
-    for shown in render(parts):
-        console.print(shown)
-    return 0
+        console = Console(highlight=False)
+        with console.capture() as captured:
+            for shown in render(parts):
+                console.print(shown)
+        # `rich` fills its lines with spaces up to the width of the terminal.
+        sys.stdout.write(re.sub(" +\n", "\n", captured.get()))
+
+    return run(print_parts, "explain.worked_example")
 
 
 def _self_attention(data: Mapping[str, Any], token: str, mask: bool) -> Part:

@@ -1,7 +1,7 @@
 """Scaled dot-product attention, and several heads of it side by side.
 
-Vaswani et al. (2017), "Attention Is All You Need", sections 3.2.1 and 3.2.2. This is the
-only place where the project computes attention.
+Vaswani et al. (2017), "Attention Is All You Need", sections 3.2.1 and 3.2.2. This is
+the only place where the project computes attention.
 
 Shapes, here and in the comments of every other file: B batch, S source or key length,
 T target or query length, D model width, H heads, K width of one head, F feed-forward

@@ -5,10 +5,13 @@ it), `model.safetensors`, and the tokenizers. Files are written beside and renam
 that a directory is whole at every moment.
 """
 
+import errno
 import hashlib
 import json
 import os
 import pickle
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -33,8 +36,14 @@ class RunError(ValueError):
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file beside path, then rename it to path.
 
-    A reader, or a crash, sees the old file or the new one, never half of one.
+    A reader, or a crash, sees the old file or the new one, never half of one. What is
+    no regular file (a pipe, /dev/null) is written to and stays what it is.
     """
+    if not path.parent.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "no such folder", str(path.parent))
+    if path.exists() and not path.is_file():
+        write(path)
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(beside)
@@ -90,7 +99,7 @@ def read_config(run: Path) -> dict[str, Any]:
         )
     try:
         config = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path} is not JSON ({error}): train the model again") from None
     found = config.get("format") if isinstance(config, dict) else None
     if found != FORMAT:
@@ -98,7 +107,10 @@ def read_config(run: Path) -> dict[str, Any]:
             f"{path} has format {found!r}; this version reads format {FORMAT}: use the "
             "version of tiny-enja that wrote it, or train the model again"
         )
-    for name, digest in config.get("files", {}).items():
+    hashes = config.get("files")
+    if not isinstance(hashes, dict):
+        raise RunError(f"{path} names no files: train the model again")
+    for name, digest in hashes.items():
         if Path(name).name != name:
             raise RunError(f"{path} names a file outside its folder: {name!r}")
         if not (run / name).is_file() or sha256(run / name) != digest:
@@ -141,6 +153,16 @@ def model_config(config: Mapping[str, Any], path: Path) -> ModelConfig:
 
 
 _STATE, _PREVIOUS = "training_state.pt", "training_state.previous.pt"
+_UNREADABLE = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What reading a damaged state raises."""
 
 
 def save_state(run: Path, state: Mapping[str, Any]) -> None:
@@ -161,8 +183,11 @@ def load_state(run: Path) -> tuple[dict[str, Any], bool]:
     """
     for name in (_STATE, _PREVIOUS):
         try:
+            with zipfile.ZipFile(run / name) as archive:
+                if archive.testzip() is not None:  # torch looks at no checksum
+                    continue
             state = torch.load(run / name, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError):
+        except _UNREADABLE:
             continue
         if isinstance(state, dict):
             return state, name == _PREVIOUS

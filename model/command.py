@@ -7,8 +7,10 @@ that can be run with `python -m`, call this.
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import dropwhile, takewhile
 from typing import TypeVar
 
 import tyro
@@ -36,10 +38,25 @@ def parse(arguments: type[T], argv: Sequence[str] | None, program: str, **more: 
     except SystemExit as stop:
         if not stop.code:
             raise
-    # tyro draws a box; its first paragraph is the message.
-    lines = [line.strip("│╭╮╰╯─ ") for line in said.getvalue().splitlines()[1:]]
-    message = " ".join(line for line in lines[: lines.index("")] if line)
+    # tyro draws a box, in plain hyphens where the screen is not UTF-8; under its title,
+    # the first paragraph is the message.
+    lines = [
+        re.sub("[│╭╮╰╯─]|-{4,}", "", line).strip()
+        for line in said.getvalue().splitlines()[1:]
+    ]
+    message = " ".join(takewhile(bool, dropwhile(lambda line: not line, lines)))
+    message = message.removeprefix(f"Error parsing {arguments.__name__}: ")
     raise ValueError(f"{message} (see python {program} --help)")
+
+
+def check_device(name: str) -> None:
+    """Raise `ValueError` unless torch can compute on a device of this machine."""
+    import torch
+
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError):  # the latter where torch has no CUDA
+        raise ValueError(f"--device {name} is not usable here: give cpu") from None
 
 
 def run(main: Callable[[], int | None], program: str) -> int:

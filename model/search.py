@@ -1,10 +1,10 @@
 """Beam search, of which greedy search is the case of beam 1.
 
-The rules are CTranslate2's, so that an exported model can be compared with this one: each
-step takes the 2 x beam best continuations; those among the first `beam` that end become
-hypotheses, and their places go to the next best that do not; a sentence is done when it
-has `beam` hypotheses. A score is the sum of the log-probabilities, end mark included,
-divided by (tokens without the end mark) ^ length_penalty.
+The rules are CTranslate2's, so that an exported model can be compared with this one:
+each step takes the 2 x beam best continuations; those among the first `beam` that end
+become hypotheses, and their places go to the next best that do not; a sentence is done
+when it has `beam` hypotheses. A score is the sum of the log-probabilities, end mark
+included, divided by (tokens without the end mark) ^ length_penalty.
 """
 
 import math
@@ -129,9 +129,9 @@ def _finish(
 ) -> Tensor:
     """Give each sentence the hypotheses that end here; return who takes each place.
 
-    best and tokens are (B, 2N): the candidates' sums and last tokens; texts, (B, 2N, t),
-    is what came before. At the last step all of the first N candidates end. The result
-    is (B, N): for each place the candidate that goes on in it.
+    best and tokens are (B, 2N): the candidates' sums and last tokens; texts, (B, 2N,
+    t), is what came before. At the last step all of the first N candidates end. The
+    result is (B, N): for each place the candidate that goes on in it.
     """
     beam = alive[0].beam
     chosen = torch.arange(beam, device=best.device).repeat(len(alive), 1)

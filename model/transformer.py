@@ -48,8 +48,8 @@ class Transformer(nn.Module):
     def forward(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
         """Return the logits of each next token, (B, T, V).
 
-        source_ids is (B, S), each row closed by the end mark; target_ids is (B, T), each
-        row opened by the start mark. Both are padded with `padding_id`.
+        source_ids is (B, S), each row closed by the end mark; target_ids is (B, T),
+        each row opened by the start mark. Both are padded with `padding_id`.
         """
         memory = self.encode(source_ids)
         return self.logits(
@@ -114,8 +114,8 @@ class Transformer(nn.Module):
     def step(self, token_ids: Tensor, cache: "Cache") -> Tensor:
         """Return the logits after one more token, (B*N, V), and keep it in the cache.
 
-        token_ids is (B*N,): N hypotheses for each of the cache's B sentences. The result
-        equals the last position of `decode` over the whole prefix.
+        token_ids is (B*N,): N hypotheses for each of the cache's B sentences. The
+        result equals the last position of `decode` over the whole prefix.
         """
         cache.make_room()
         rows, B, now = token_ids.shape[0], cache.source_mask.shape[0], cache.length

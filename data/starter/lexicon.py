@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FUNCTION_WORDS = frozenset("a an the to at in on of for by up_ away_ my".split())
-PARTICLES = frozenset("は が を に で へ と も の から まで より な".split())
+# Words that stand for none of the other side: links to them are only possible.
+FUNCTION_WORDS = frozenset(
+    ("a", "an", "the", "to", "at", "in", "on", "of", "for", "by", "my")
+)
+PARTICLES = frozenset(
+    ("は", "が", "を", "に", "で", "へ", "と", "も", "の", "な", "いた", "だった")
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """One line of a table, with the place it came from."""
 
@@ -59,8 +64,8 @@ def read_table(path: Path) -> list[Row]:
     """Read one table; every row must have as many columns as its header."""
     theme, header, rows = "", list[str](), list[Row]()
     for number, line in enumerate(read_lines(path), 1):
-        if line.startswith("##"):
-            theme = line.removeprefix("##").strip()
+        if line.startswith("## "):
+            theme = line.removeprefix("## ").strip()
         if not line or line.startswith("#"):
             continue
         cells = line.split("\t")
@@ -77,7 +82,7 @@ def read_table(path: Path) -> list[Row]:
     return rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Person:
     """Someone a sentence can be about: a pronoun, a name or a relative."""
 
@@ -94,7 +99,7 @@ class Person:
     row: Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Noun:
     """A thing, with what it may be joined to."""
 
@@ -115,7 +120,7 @@ class Noun:
         return self.plural == self.english
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Verb:
     """A verb in all its forms, with the objects, places and times that it takes."""
 
@@ -142,7 +147,7 @@ class Verb:
     row: Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Adjective:
     """An adjective in all its forms, with what it may describe."""
 
@@ -159,7 +164,7 @@ class Adjective:
     row: Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
     """Where something is done, or where one goes."""
 
@@ -172,7 +177,7 @@ class Place:
     row: Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Word:
     """A time, an adverb or a set phrase: one English and one Japanese form."""
 
@@ -184,7 +189,7 @@ class Word:
     row: Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Counter:
     """A counter joined with each number, and how the two are read together."""
 
@@ -194,7 +199,7 @@ class Counter:
     row: Row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lexicon:
     """All tables; tuples keep the order of the files."""
 
@@ -205,6 +210,7 @@ class Lexicon:
     places: tuple[Place, ...]
     words: tuple[Word, ...]
     counters: tuple[Counter, ...]
+    joins: tuple[tuple[str, str], ...]
 
     def nouns_of(self, names: tuple[str, ...], row: Row) -> tuple[Noun, ...]:
         """Return the nouns of some classes; a name that is no class is a noun's own."""
@@ -231,15 +237,18 @@ class Lexicon:
 
 
 def _person(row: Row) -> Person:
-    row.choice("person", ("1s", "2", "3s", "1p", "3p"))
     return Person(
-        *(row.text(c) for c in ("english", "object", "possessive", "pronoun", "own")),
-        row.text("person"),
-        row.text("japanese"),
-        row.text("reading"),
-        row.choice("joined", ("fused", "-")) == "fused",
-        frozenset(row.items("groups")),
-        row,
+        english=row.text("english"),
+        object=row.text("object"),
+        possessive=row.text("possessive"),
+        pronoun=row.text("pronoun"),
+        own=row.text("own"),
+        person=row.choice("person", ("1s", "2", "3s", "1p", "3p")),
+        japanese=row.text("japanese"),
+        reading=row.text("reading"),
+        fused=row.choice("joined", ("fused", "-")) == "fused",
+        groups=frozenset(row.items("groups")),
+        row=row,
     )
 
 
@@ -248,55 +257,84 @@ def _noun(row: Row, counters: frozenset[str]) -> Noun:
     if row.text("counter") and row.text("counter") not in counters:
         raise row.error(f"unknown counter {row.text('counter')!r}; see counters.tsv")
     return Noun(
-        *(row.text(c) for c in ("english", "plural", "article", "japanese")),
-        row.text("reading"),
-        row.text("counter"),
-        row.items("classes"),
-        frozenset(row.items("times")),
-        row.text("not_with"),
-        row,
+        english=row.text("english"),
+        plural=row.text("plural"),
+        article=row.text("article"),
+        japanese=row.text("japanese"),
+        reading=row.text("reading"),
+        counter=row.text("counter"),
+        classes=row.items("classes"),
+        times=frozenset(row.items("times")),
+        not_with=row.text("not_with"),
+        row=row,
     )
 
 
 def _verb(row: Row) -> Verb:
-    forms = "base third past participle ing plain stem te ta negative reading particle"
     return Verb(
-        *(row.text(c) for c in forms.split()),
-        row.items("objects"),
-        row.items("article"),
-        row.text("habit"),
-        frozenset(row.items("adjectives")),
-        frozenset(row.items("uses")),
-        frozenset(row.items("places")),
-        frozenset(row.items("times")),
-        row.choice("combine", ("yes", "no")) == "yes",
-        row,
+        base=row.text("base"),
+        third=row.text("third"),
+        past=row.text("past"),
+        participle=row.text("participle"),
+        ing=row.text("ing"),
+        plain=row.text("plain"),
+        stem=row.text("stem"),
+        te=row.text("te"),
+        ta=row.text("ta"),
+        negative=row.text("negative"),
+        reading=row.text("reading"),
+        particle=row.text("particle"),
+        objects=row.items("objects"),
+        article=row.items("article"),
+        habit=row.text("habit"),
+        adjectives=frozenset(row.items("adjectives")),
+        uses=frozenset(row.items("uses")),
+        places=frozenset(row.items("places")),
+        times=frozenset(row.items("times")),
+        combine=row.choice("combine", ("yes", "no")) == "yes",
+        row=row,
     )
 
 
 def _adjective(row: Row) -> Adjective:
     return Adjective(
-        *(row.text(c) for c in ("english", "comparative", "superlative", "japanese")),
-        row.choice("kind", ("i", "na")),
-        row.text("reading"),
-        row.items("describes"),
-        row.text("group"),
-        row.choice("tone", ("good", "bad", "neutral")),
-        row.choice("combine", ("yes", "no")) == "yes",
-        row,
+        english=row.text("english"),
+        comparative=row.text("comparative"),
+        superlative=row.text("superlative"),
+        japanese=row.text("japanese"),
+        kind=row.choice("kind", ("i", "na")),
+        reading=row.text("reading"),
+        describes=row.items("describes"),
+        group=row.text("group"),
+        tone=row.choice("tone", ("good", "bad", "neutral")),
+        combine=row.choice("combine", ("yes", "no")) == "yes",
+        row=row,
     )
 
 
 def _place(row: Row) -> Place:
-    forms = (row.text(c) for c in ("english", "at", "to", "japanese", "reading"))
-    return Place(*forms, frozenset(row.items("tags")), row)
+    return Place(
+        english=row.text("english"),
+        at=row.text("at"),
+        to=row.text("to"),
+        japanese=row.text("japanese"),
+        reading=row.text("reading"),
+        tags=frozenset(row.items("tags")),
+        row=row,
+    )
 
 
 def _word(row: Row, kind: str) -> Word:
-    forms = (row.text(c) for c in ("english", "japanese", "reading"))
     tags = row.items("tags") if kind != "when" else row.items("tense")
     times = row.items("times") if kind == "when" else ()
-    return Word(kind, *forms, frozenset(tags + times), row)
+    return Word(
+        kind=kind,
+        english=row.text("english"),
+        japanese=row.text("japanese"),
+        reading=row.text("reading"),
+        tags=frozenset(tags + times),
+        row=row,
+    )
 
 
 def _counter(row: Row) -> Counter:
@@ -331,14 +369,18 @@ def read_lexicon(folder: Path = HERE) -> Lexicon:
     names = frozenset(counter.name for counter in counters)
     times = (_word(row, "when") for row in read_table(folder / "times.tsv"))
     words = (_word(r, r.text("kind")) for r in read_table(folder / "words.tsv"))
+    joins = read_table(folder / "joins.tsv")
     lexicon = Lexicon(
-        tuple(_person(row) for row in read_table(folder / "people.tsv")),
-        tuple(_noun(row, names) for row in read_table(folder / "nouns.tsv")),
-        tuple(_verb(row) for row in read_table(folder / "verbs.tsv")),
-        tuple(_adjective(row) for row in read_table(folder / "adjectives.tsv")),
-        tuple(_place(row) for row in read_table(folder / "places.tsv")),
-        (*times, *words),
-        counters,
+        people=tuple(_person(row) for row in read_table(folder / "people.tsv")),
+        nouns=tuple(_noun(row, names) for row in read_table(folder / "nouns.tsv")),
+        verbs=tuple(_verb(row) for row in read_table(folder / "verbs.tsv")),
+        adjectives=tuple(
+            _adjective(row) for row in read_table(folder / "adjectives.tsv")
+        ),
+        places=tuple(_place(row) for row in read_table(folder / "places.tsv")),
+        words=(*times, *words),
+        counters=counters,
+        joins=tuple((row.text("before"), row.text("after")) for row in joins),
     )
     _check(lexicon)
     return lexicon

@@ -32,7 +32,8 @@ function fromSteps({ codes, digits, low, step }) {
   const values = new Float64Array(codes.length / digits);
   for (let i = 0, at = 0; i < values.length; i++) {
     let whole = 0;
-    for (let d = 0; d < digits; d++) whole = whole * 64 + DIGIT_OF[codes.charCodeAt(at++)];
+    for (let d = 0; d < digits; d++)
+      whole = whole * 64 + DIGIT_OF[codes.charCodeAt(at++)];
     values[i] = low + whole * step;
   }
   return values;
@@ -42,7 +43,9 @@ function fromSteps({ codes, digits, low, step }) {
 function rowOf(array, ...place) {
   const width = array.shape[array.shape.length - 1];
   let index = 0;
-  place.forEach((i, axis) => { index = index * array.shape[axis] + i; });
+  place.forEach((i, axis) => {
+    index = index * array.shape[axis] + i;
+  });
   return array.values.subarray(index * width, (index + 1) * width);
 }
 
@@ -66,7 +69,9 @@ function timesMatrix(x, matrix, first, count) {
 // Return the softmax of scores; those not allowed get exactly 0.
 function softmax(scores, allowed) {
   let largest = -Infinity;
-  scores.forEach((s, i) => { if (allowed(i)) largest = Math.max(largest, s); });
+  scores.forEach((s, i) => {
+    if (allowed(i)) largest = Math.max(largest, s);
+  });
   const raised = Array.from(scores, (s, i) => (allowed(i) ? Math.exp(s - largest) : 0));
   const total = raised.reduce((a, b) => a + b, 0);
   return raised.map((e) => e / total);
@@ -112,7 +117,10 @@ function checkMap(map, causal) {
   for (let h = 0; h < H; h++) {
     for (let r = 0; r < R; r++) {
       const query = rowOf(q, h, r);
-      const scores = Array.from({ length: C }, (_, c) => dot(query, rowOf(k, h, c)) * scale);
+      const scores = Array.from(
+        { length: C },
+        (_, c) => dot(query, rowOf(k, h, c)) * scale,
+      );
       const fresh = softmax(scores, (c) => !causal || c <= r);
       const stored = rowOf(weights, h, r);
       fresh.forEach((w, c) => {

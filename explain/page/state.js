@@ -28,12 +28,16 @@ const state = {
 
 const entry = () => DATA.entries[state.entry];
 const model = () => DATA.models[entry().model];
-const layersOf = (kind) => Object.keys(entry().maps).filter((n) => n.startsWith(`${kind}.`)).length;
-const mapOf = (kind, layer = state.views[kind].layer) => entry().maps[`${kind}.${layer}`];
+const layersOf = (kind) =>
+  Object.keys(entry().maps).filter((n) => n.startsWith(`${kind}.`)).length;
+const mapOf = (kind, layer = state.views[kind].layer) =>
+  entry().maps[`${kind}.${layer}`];
 const headsOf = (kind) => mapOf(kind, 0).weights.shape[0];
 const projectionsOf = (kind, layer) => model().projections[`${kind}.${layer}`];
-const rowTokens = (kind) => (SIDES[kind][0] === "source" ? entry().source : entry().reads);
-const columnTokens = (kind) => (SIDES[kind][1] === "source" ? entry().source : entry().reads);
+const rowTokens = (kind) =>
+  SIDES[kind][0] === "source" ? entry().source : entry().reads;
+const columnTokens = (kind) =>
+  SIDES[kind][1] === "source" ? entry().source : entry().reads;
 const isMasked = (kind, row, column) => kind === "decoder_self" && column > row;
 
 // Return the weight of a cell, of one head or of a layer's mean.
@@ -73,7 +77,8 @@ function checkAll() {
       const found = checkMap(map, kind === "decoder_self");
       total.count += found.count;
       total.difference = Math.max(total.difference, found.difference);
-      for (const place of found.wrong) total.wrong.push([kind, Number(layer), ...place]);
+      for (const place of found.wrong)
+        total.wrong.push([kind, Number(layer), ...place]);
     }
     checks.set(open, total);
   }
@@ -85,7 +90,8 @@ function checkAll() {
 function openEntry(index) {
   state.entry = index;
   const { step, layer, head } = entry().opens;
-  for (const kind of KINDS) state.views[kind] = { layer: layersOf(kind) - 1, head: MEAN };
+  for (const kind of KINDS)
+    state.views[kind] = { layer: layersOf(kind) - 1, head: MEAN };
   state.views.cross = { layer, head };
   state.kind = "cross";
   state.pinned = false;
@@ -155,7 +161,9 @@ function address() {
 function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1));
   const number = (text, most) => clamp(Number.parseInt(text, 10) - 1, most);
-  openEntry(parts.has("sentence") ? number(parts.get("sentence"), DATA.entries.length) : 0);
+  openEntry(
+    parts.has("sentence") ? number(parts.get("sentence"), DATA.entries.length) : 0,
+  );
   if (parts.has("step")) state.step = number(parts.get("step"), entry().reads.length);
   for (const kind of KINDS) {
     const [layer, head] = (parts.get(SHORT[kind]) || "").split(".");
@@ -174,6 +182,7 @@ function readAddress() {
       number(row, rowTokens(kind).length),
       number(column, columnTokens(kind).length),
     );
+    state.pinned = state.source !== strongest("cross", state.step);
   }
   state.figure = parts.get("figure") === "lines" ? "lines" : "matrix";
   if (LABELS[parts.get("language")]) state.language = parts.get("language");
@@ -202,7 +211,8 @@ function label(name, values = {}) {
   return text.replace(/\{(\w+)\}/g, (_, key) => String(values[key]));
 }
 
-const headName = (head) => (head === MEAN ? label("mean") : label("head", { head: head + 1 }));
+const headName = (head) =>
+  head === MEAN ? label("mean") : label("head", { head: head + 1 });
 
 function viewName({ layer, head }) {
   return `${label("layer", { layer: layer + 1 })} ${headName(head)}`;
@@ -227,10 +237,17 @@ const fixed = (value, digits) => {
   return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", MINUS);
 };
 
+const counted = (number) => number.toLocaleString(state.language);
+
+// A probability that would round to nothing is said to be small, not nought.
+const chance = (value) => (value > 0 && value < 0.0005 ? "<0.001" : fixed(value, 3));
+
 // Return a small difference such as 3 × 10⁻⁸ as words.
 function tiny(value) {
   if (value === 0) return "0";
   const [number, power] = value.toExponential(0).split("e");
-  const raised = String(Number(power)).replace("-", "⁻").replace(/\d/g, (d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]);
+  const raised = String(Number(power))
+    .replace("-", "⁻")
+    .replace(/\d/g, (d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]);
   return Math.abs(Number(power)) < 3 ? value.toPrecision(1) : `${number} × 10${raised}`;
 }

@@ -1,0 +1,179 @@
+"""The reading and meaning of every word that the patterns can make."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.starter.grammar import VERB_FORMS, adjective_japanese, verb_japanese
+from data.starter.lexicon import Adjective, Lexicon, Verb, read_table
+
+
+@dataclass(frozen=True)
+class GlossaryEntry:
+    """A word as it stands in target_words, its kana reading and English meaning."""
+
+    word: str
+    reading: str
+    meaning: str
+
+
+Entries = Iterator[tuple[str, str, str]]
+
+
+def _verb(verb: Verb) -> Entries:
+    """Read every form of a verb: the plain form's kana with the ending changed."""
+    if " " in verb.plain or verb.plain == "する":
+        if verb.plain != "する":
+            noun, reading = verb.plain.split()[0], verb.reading.split()[0]
+            yield noun, reading, verb.base
+        return
+    same = 0
+    while verb.plain[-1 - same :] == verb.reading[-1 - same :] and same < len(
+        verb.plain
+    ):
+        same += 1
+    kanji = verb.plain[: len(verb.plain) - same]
+    kana = verb.reading[: len(verb.reading) - same]
+    for form in VERB_FORMS:
+        word = verb_japanese("", verb, form)[0].text
+        yield word, kana + word.removeprefix(kanji), verb.base
+
+
+def _adjective(adjective: Adjective) -> Entries:
+    words, readings = adjective.japanese.split(), adjective.reading.split()
+    for word, reading in zip(words[:-1], readings[:-1], strict=True):
+        yield word, reading, adjective.english
+    for form in ("です", "past", "ない", "て"):
+        word = adjective_japanese("", adjective, form)[len(words) - 1].text
+        base = words[-1].removesuffix("い") if adjective.kind == "i" else words[-1]
+        kana = (
+            readings[-1].removesuffix("い") if adjective.kind == "i" else readings[-1]
+        )
+        yield word, kana + word.removeprefix(base), adjective.english
+
+
+def _phrase(japanese: str, reading: str, english: str) -> Entries:
+    words = japanese.replace("/", " ").split()
+    kana = reading.replace("/", " ").split()
+    parts = [
+        w for w in english.split() if w not in ("the", "a", "on", "in", "by", "my")
+    ]
+    content = [w for w in words if w not in ("の", "に", "で", "を", "が")]
+    for word, sound in zip(words, kana, strict=True):
+        if word in content:
+            same = len(parts) == len(content)
+            yield word, sound, parts[content.index(word)] if same else " ".join(parts)
+
+
+def _all(lexicon: Lexicon, folder: Path) -> Entries:
+    for row in read_table(folder / "little_words.tsv"):
+        yield row.text("word"), row.text("reading"), row.text("meaning")
+    for person in lexicon.people:
+        if person.fused:
+            for particle, meaning in (
+                ("は", person.english),
+                ("の", person.possessive),
+                ("を", person.object),
+                ("に", f"to {person.object}"),
+                ("が", person.english),
+                ("と", f"with {person.object}"),
+                ("も", f"{person.english} too"),
+            ):
+                reading = person.reading + particle
+                yield person.japanese + particle, reading, meaning
+        yield person.japanese, person.reading, person.english.removeprefix("my ")
+    for noun in lexicon.nouns:
+        yield from _phrase(noun.japanese, noun.reading, noun.english)
+    for verb in lexicon.verbs:
+        yield from _verb(verb)
+    for adjective in lexicon.adjectives:
+        yield from _adjective(adjective)
+    for place in lexicon.places:
+        yield place.japanese, place.reading, place.english
+    for word in lexicon.words:
+        yield from _phrase(word.japanese, word.reading, word.english)
+        if word.kind == "weather":
+            stem, kana = (
+                word.japanese.removesuffix("い"),
+                word.reading.removesuffix("い"),
+            )
+            yield stem + "かった", kana + "かった", f"was {word.english}"
+    for counter in lexicon.counters:
+        for number, text in counter.words.items():
+            yield text, counter.readings[number], number
+
+
+def make_glossary(lexicon: Lexicon, folder: Path) -> tuple[GlossaryEntry, ...]:
+    """Return one entry for every word, meanings of the same word joined by /."""
+    readings: dict[str, str] = {}
+    meanings: dict[str, list[str]] = {}
+    for word, reading, meaning in _all(lexicon, folder):
+        readings.setdefault(word, reading)
+        known = meanings.setdefault(word, [])
+        if meaning not in known:
+            known.append(meaning)
+    return tuple(
+        GlossaryEntry(word, readings[word], " / ".join(meanings[word]))
+        for word in readings
+    )
+
+
+def _readable(japanese: str) -> str:
+    return japanese.split("/")[0].replace(" ", "")
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> str:
+    lines = ["| English | Japanese | Reading |", "| --- | --- | --- |"]
+    for english, japanese, reading in rows:
+        cells = (english, _readable(japanese), _readable(reading))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _by_theme(lexicon: Lexicon) -> dict[str, list[tuple[str, str, str]]]:
+    themes: dict[str, list[tuple[str, str, str]]] = {}
+    seen: set[tuple[str, ...]] = set()
+    for entries in (lexicon.people, lexicon.nouns, lexicon.places, lexicon.words):
+        for entry in entries:
+            row = (entry.english, entry.japanese, entry.reading)
+            themes.setdefault(entry.row.theme, []).append(row)
+    for verb in lexicon.verbs:
+        row = (verb.base, verb.plain, verb.reading)
+        if row not in seen:
+            themes.setdefault(f"Verbs: {verb.row.theme}", []).append(row)
+            seen.add(row)
+    for adjective in lexicon.adjectives:
+        row = (adjective.english, adjective.japanese, adjective.reading)
+        themes.setdefault(f"Adjectives: {adjective.row.theme}", []).append(row)
+    for counter in lexicon.counters:
+        row = ("two", counter.words["two"], counter.readings["two"])
+        themes.setdefault("Counters", []).append(row)
+    return themes
+
+
+def guide(lexicon: Lexicon, examples: Iterable[tuple[str, str, str]]) -> str:
+    """Return docs/starter.md: words by theme, then a sentence of every pattern.
+
+    `examples` are (theme, English, Japanese).
+    """
+    themes = _by_theme(lexicon)
+    count = sum(len(rows) for rows in themes.values())
+    parts = [
+        "# What the starter model knows",
+        "<!-- Made by `python -m data.starter.compose --guide docs/starter.md`. -->",
+        f"The starter corpus is composed of the {count} words below and of the "
+        "patterns at the end; hand-written sentences add more. The model has never "
+        "seen any other word, and translates one only by guessing.",
+        "All of it stands in the tables of `data/starter/`; edit them and train again.",
+    ]
+    for theme, rows in themes.items():
+        title = theme[:1].upper() + theme[1:]
+        parts += [f"## {title}", _table(rows)]
+    parts.append("## Sentences")
+    last = ""
+    for theme, english, japanese in examples:
+        if theme != last:
+            parts.append(f"### {theme[:1].upper() + theme[1:]}\n")
+            last = theme
+        parts[-1] += f"\n- {english} {japanese}"
+    return "\n\n".join(parts) + "\n"

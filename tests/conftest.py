@@ -1,0 +1,75 @@
+"""A small corpus of our own sentences, and one real training on it for all tests."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+import train
+from translate import Translator
+
+torch.set_num_threads(1)  # the models here are too small to share out
+
+PEOPLE = [
+    ("I", "私は"),
+    ("You", "あなたは"),
+    ("We", "私たちは"),
+    ("They", "彼らは"),
+    ("The students", "学生たちは"),
+    ("My parents", "両親は"),
+    ("Ken and Mari", "ケンとマリは"),
+    ("The old dogs", "年寄りの犬は"),
+]
+ACTIONS = [
+    ("drink tea", "お茶を飲みます"),
+    ("eat bread every day", "毎日パンを食べます"),
+    ("read a book", "本を読みます"),
+    ("go to the station", "駅へ行きます"),
+    ("sleep at home", "家で寝ます"),
+    ("like the sea", "海が好きです"),
+    ("see a red bird", "赤い鳥を見ます"),
+    ("sing in the morning", "朝に歌います"),
+]
+
+SMALL = (
+    "--width=32", "--heads=4", "--feed-forward=64", "--vocabulary=340",
+    "--encoder-layers=2", "--decoder-layers=2", "--max-length=32", "--warmup=20",
+    "--precision=fp32", "--batch-tokens=400", "--validations=2",
+)  # fmt: skip
+"""Flags of a model that trains in seconds."""
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Return 64 sentence pairs, each sentence different from all others."""
+    return [
+        (f"{who} {does}.", f"{person}{action}。")
+        for who, person in PEOPLE
+        for does, action in ACTIONS
+    ]
+
+
+def write_tsv(path: Path, rows: Sequence[tuple[str, str]]) -> Path:
+    text = "".join(f"{source}\t{target}\n" for source, target in rows)
+    path.write_bytes(text.encode())
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TSV of `pairs`."""
+    return write_tsv(tmp_path_factory.mktemp("corpus") / "tiny.tsv", pairs())
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a finished training on `tiny_corpus`."""
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    flags = [*SMALL, "--steps=400", "--out", str(out)]
+    assert train.main(["--corpus", str(tiny_corpus), *flags]) == 0
+    return out
+
+
+@pytest.fixture(scope="session")
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run)

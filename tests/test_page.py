@@ -1,0 +1,722 @@
+"""The explorer page, in a real browser; cases 22 to 25 of the public bug reports."""
+
+import copy
+import html
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data.tokenizer import Tokenizer, train_tokenizer
+from explain.alignment import (
+    Heads,
+    cross_weights,
+    parse_links,
+    source_words,
+    target_words,
+    word_matrix,
+)
+from explain.files import to_json
+from explain.glossary import Entry
+from explain.page import (
+    BUDGET,
+    GoldAlignment,
+    Page,
+    PageEntry,
+    candidates,
+    layer_lens,
+    make_entry,
+    render,
+    what_if,
+)
+from explain.page_data import exact, rounded, shown
+from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
+from model.config import ModelConfig
+from model.search import search
+from model.transformer import Transformer
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is missing")
+
+PAGE_FOLDER = Path(__file__).parents[1] / "explain" / "page"
+SWITCHES = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+ENGLISH = ("I", "love", "machine", "learning")
+WORDS = ("私は", "機械", "学習", "が", "大好き", "です", "。")
+HOSTILE = (
+    "<s>",
+    "&",
+    '"',
+    "<b>x</b>",
+    "<!--",
+    "</script>",
+    "<script>",
+    "<img src=x onerror=hacked=1>",
+    "{{data}}",
+    "\u2028",
+    "'",
+    "\\u003c",
+)
+
+
+# ------------------------------------------------------------------ models and traces
+
+
+def make_model(
+    width: int = 32, heads: int = 2, layers: tuple[int, int] = (2, 2), sharp: float = 3
+) -> Transformer:
+    """A model with random weights, its attention sharpened so that rows differ."""
+    torch.manual_seed(1)
+    config = ModelConfig(260, 260, width, heads, *layers, feed_forward=2 * width)
+    model = Transformer(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("w_qkv"):
+                parameter[:2] *= sharp
+    return model
+
+
+def make_trace(
+    model: Transformer, source: Sequence[str], target: Sequence[str]
+) -> AttentionTrace:
+    """The trace of tokens with made-up ids; the end and start marks are added."""
+    source_ids = [*(10 + i for i in range(len(source))), 2]
+    target_ids = [1, *(20 + i for i in range(len(target))), 2]
+    tokens = ("<s>", *target, "</s>")
+    return trace_attention(
+        model,
+        ModelNote("runs/test", "0" * 64, asdict(model.config)),
+        Source(" ".join(source).replace("▁", ""), (*source, "</s>"), tuple(source_ids)),
+        Target("".join(target), tokens[:-1], tokens[1:],
+               tuple(target_ids[:-1]), tuple(target_ids[1:]), ()),
+    )  # fmt: skip
+
+
+def article(model: Transformer) -> AttentionTrace:
+    return make_trace(model, [f"▁{word}" for word in ENGLISH], WORDS)
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer([list(WORDS)] * 3, 300, "target")
+
+
+@pytest.fixture(scope="module")
+def trace(model: Transformer) -> AttentionTrace:
+    return article(model)
+
+
+@pytest.fixture(scope="module")
+def entry(model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer) -> PageEntry:
+    glossary = {
+        word: Entry(f"reading{i}", f"meaning{i}") for i, word in enumerate(WORDS)
+    }
+    gold = GoldAlignment(ENGLISH, WORDS, parse_links("0-0 2-1 3-2 1-4 1?3 1?5"))
+    return make_entry(model, trace, tokenizer, glossary, gold)
+
+
+# ---------------------------------------------------------------------------- browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["sync_api.Browser"]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(names)} is in the PATH")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=SWITCHES)
+        yield started
+        started.close()
+
+
+class Opened:
+    """Pages in a browser; any console message, error or request makes a test fail."""
+
+    def __init__(self, browser: "sync_api.Browser", folder: Path) -> None:
+        self.browser, self.folder = browser, folder
+        self.complaints: list[str] = []
+        self.pages: list[sync_api.Page] = []
+
+    def __call__(
+        self, text: str, address: str = "", width: int = 1280, **options: str
+    ) -> "sync_api.Page":
+        path = self.folder / "page.html"
+        path.write_text(text, "utf-8")
+        viewport = {"width": width, "height": 900}
+        page = self.browser.new_page(viewport=viewport, locale="en-US", **options)
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", self._request)
+        self.pages.append(page)
+        page.goto(path.as_uri() + address)
+        return page
+
+    def _request(self, request: "sync_api.Request") -> None:
+        if not request.url.startswith((self.folder / "page.html").as_uri()):
+            self.complaints.append(f"requested {request.url}")
+
+
+@pytest.fixture
+def open_page(browser: "sync_api.Browser", tmp_path: Path) -> Iterator[Opened]:
+    opened = Opened(browser, tmp_path)
+    yield opened
+    for page in opened.pages:
+        page.close()
+    assert opened.complaints == []
+
+
+def chosen(page: "sync_api.Page", kind: str, what: str) -> list[str]:
+    """The tokens that a panel marks as its chosen row or column."""
+    selector = {"row": "tr.chosen th", "column": "th.chosen-column"}[what]
+    found = page.locator(f"#panel-{kind} {selector} .token")
+    return [text.strip() for text in found.all_text_contents()]
+
+
+def cell(page: "sync_api.Page", kind: str, row: int, column: int) -> "sync_api.Locator":
+    rows = page.locator(f"#panel-{kind} .matrix tbody tr")
+    return rows.nth(row).locator("td").nth(column)
+
+
+# ------------------------------------------------------------------------- it opens
+
+
+def test_opens_on_the_row_that_reads_watashi_wa(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    page = open_page(render([entry]))
+    assert chosen(page, "cross", "row") == ["私は", "機械"]
+    bars = page.locator("#row .weight-bar")
+    assert [t.strip() for t in bars.locator(".token").all_text_contents()] == [
+        *ENGLISH, "</s>"]  # fmt: skip
+    heads = trace.map("cross", 1).weights[:, 1, :]
+    sharpest = heads[heads[:, :-1].max(axis=1).argmax()]
+    assert bars.locator(".number").all_text_contents() == [f"{w:.2f}" for w in sharpest]
+    assert "step=2" in page.url or page.evaluate("location.hash").startswith("#step=2")
+
+
+def test_a_screenshot_is_not_blank(open_page: Opened, entry: PageEntry) -> None:
+    page = open_page(render([entry]))
+    assert "私" in page.inner_text("body")
+    assert len(set(page.screenshot())) > 200
+    pixels = page.evaluate(
+        """() => [...document.querySelectorAll(".thumb canvas")].map((canvas) =>
+        new Set(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height)
+        .data).size)"""
+    )
+    assert len(pixels) == 6 * 3 and min(pixels) > 4
+
+
+@pytest.mark.parametrize("width", [360, 900, 1600])
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_fits_the_width(
+    open_page: Opened, entry: PageEntry, width: int, color_scheme: str
+) -> None:
+    page = open_page(render([entry]), width=width, color_scheme=color_scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_prints(open_page: Opened, entry: PageEntry) -> None:
+    page = open_page(render([entry]), color_scheme="dark")
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+# ------------------------------------------------------------------ steps and tokens
+
+
+def test_arrow_keys_move_the_step(open_page: Opened, entry: PageEntry) -> None:
+    page = open_page(render([entry]))
+    page.keyboard.press("ArrowRight")
+    assert chosen(page, "cross", "row") == ["機械", "学習"]
+    spoken = (
+        r"reading 機械, predicting 学習: attends to \S+ [01]\.\d\d, layer 2 head \d"
+    )
+    assert re.fullmatch(spoken, page.inner_text("#live"))
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+    assert chosen(page, "cross", "row") == ["<s>", "私は"]
+    page.locator(".strip button").first.focus()
+    page.keyboard.press("End")
+    assert chosen(page, "cross", "row") == ["。", "</s>"]
+
+
+def test_steps_carry_both_labels_readings_and_candidates(
+    open_page: Opened, entry: PageEntry
+) -> None:
+    page = open_page(render([entry]))
+    steps = page.locator(".strip button")
+    assert steps.count() == 8
+    assert steps.nth(1).get_attribute("aria-label") == "2: reads 私は, predicts 機械"
+    assert steps.nth(1).locator(".gloss").inner_text().split() == [
+        "reading1", "meaning1"]  # fmt: skip
+    shown_now = page.locator("#next .candidates .token").all_text_contents()
+    assert len(shown_now) == 5
+    first = entry.candidates[1][0]
+    assert f"{first.probability:.3f}" in page.inner_text("#next")
+
+
+def test_choosing_a_token_marks_it_in_every_panel(
+    open_page: Opened, entry: PageEntry
+) -> None:
+    page = open_page(render([entry]))
+    page.locator("#panel-cross thead th").nth(1).click()  # love
+    page.locator("#panel-decoder_self thead th").nth(3).click()  # 学習
+    assert chosen(page, "encoder_self", "row") == ["love"]
+    assert chosen(page, "encoder_self", "column") == ["love"]
+    assert chosen(page, "cross", "column") == ["love"]
+    assert chosen(page, "cross", "row") == ["学習", "が"]
+    assert chosen(page, "decoder_self", "row") == ["学習", "が"]
+    assert chosen(page, "decoder_self", "column") == ["学習"]
+
+
+def test_a_matrix_is_walked_by_keyboard_and_prints_the_weight(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    page = open_page(render([entry]))
+    page.select_option("#panel-decoder_self [aria-label=Head]", "0")
+    cell(page, "decoder_self", 3, 1).click()
+    page.keyboard.press("ArrowRight")
+    weight = trace.map("decoder_self", 1).weights[0, 3, 2]
+    readout = page.locator("#panel-decoder_self .readout")
+    assert readout.inner_text() == f"reads 学習, predicts が: {weight:.3f} on 機械"
+    page.keyboard.press("Enter")
+    assert "cell=decoder.4.3" in page.evaluate("location.hash")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert "not yet written" in readout.inner_text()
+    assert cell(page, "decoder_self", 3, 4).get_attribute("aria-label") == "masked"
+
+
+def test_lines_and_thumbnails(open_page: Opened, entry: PageEntry) -> None:
+    page = open_page(render([entry]))
+    page.get_by_role("button", name="Lines").click()
+    tokens = page.locator("#panel-cross .line-token")
+    assert tokens.count() == 8 + 5
+    tokens.nth(8 + 2).press("Enter")
+    assert chosen_line(page, "encoder_self") == "machine"
+    page.get_by_role("button", name="Matrix").click()
+    page.get_by_role("button", name="Encoder self-attention, layer 1 head 2").click()
+    assert "encoder=1.2" in page.evaluate("location.hash")
+    view = page.locator("#panel-encoder_self .matrix").get_attribute("aria-label")
+    assert view == "Encoder self-attention, layer 1 head 2"
+
+
+def chosen_line(page: "sync_api.Page", kind: str) -> str:
+    found = page.locator(f"#panel-{kind} .line-token.chosen")
+    return found.get_attribute("aria-label") or ""
+
+
+def test_a_link_leads_back_to_the_same_place(
+    open_page: Opened, entry: PageEntry
+) -> None:
+    text = render([entry, replace(entry, gold=None)])
+    address = "#sentence=2&step=4&encoder=1.2&decoder=2.mean&cross=1.1&cell=cross.4.2"
+    page = open_page(text, address)
+    assert page.evaluate("location.hash") == address
+    assert chosen(page, "cross", "row") == ["学習", "が"]
+    assert chosen(page, "cross", "column") == ["love"]
+    page = open_page(text, "#step=999&cross=9.9&cell=cross.-4.x&language=xx&figure=<b>")
+    assert chosen(page, "cross", "row") == ["<s>", "私は"]
+
+
+def test_languages(open_page: Opened, entry: PageEntry) -> None:
+    page = open_page(render([entry]))
+    for name, code, word in (("日本語", "ja", "ヘッド"), ("한국어", "ko", "헤드")):
+        page.get_by_role("button", name=name).click()
+        assert page.get_attribute("html", "lang") == code
+        assert word in page.inner_text("#maps")
+        assert f"language={code}" in page.evaluate("location.hash")
+    tokens = page.locator("#panel-cross tbody tr").nth(1).locator("th .token")
+    assert tokens.first.get_attribute("lang") == "ja"
+    assert page.locator("#panel-cross thead .token").first.get_attribute("lang") == "en"
+
+
+def test_labels_are_complete() -> None:
+    labels = json.loads((PAGE_FOLDER / "labels.json").read_text("utf-8"))
+    scripts = "".join(p.read_text("utf-8") for p in PAGE_FOLDER.glob("*.js"))
+    holes = {
+        language: {name: sorted(re.findall(r"\{\w+\}", t)) for name, t in texts.items()}
+        for language, texts in labels.items()
+    }
+    assert holes["en"] == holes["ja"] == holes["ko"]
+    assert set(re.findall(r'label\("(\w+)"', scripts)) <= set(labels["en"])
+
+
+# ------------------------------------------------------------------------ arithmetic
+
+
+def test_a_worked_cell_is_the_traces_arithmetic(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    page = open_page(render([entry]), "#cross=2.1&cell=cross.3.2")
+    computed = page.evaluate(
+        """() => { const cell = computeCell("cross", 1, 0, 2, 1);
+        return Object.fromEntries(Object.entries(cell).filter(([, v]) =>
+        ArrayBuffer.isView(v) || Array.isArray(v)).map(([n, v]) => [n, Array.from(v)]))
+        }"""
+    )
+    written = json.loads(json.dumps(to_json(trace, values=True)))
+    at = next(m for m in written["maps"] if m["kind"] == "cross" and m["layer"] == 1)
+    matrices = next(
+        m for m in written["projections"] if m["kind"] == "cross" and m["layer"] == 1
+    )
+    values = at["values"]
+    x, memory = np.array(values["normalised"][2]), np.array(values["memory"])
+    K = len(values["q"][0][0])
+    expected = {
+        "q": values["q"][0][2],
+        "freshQ": x @ np.array(matrices["W_Q"])[:, :K],
+        "freshK": memory[1] @ np.array(matrices["W_K"])[:, :K],
+        "freshV": memory[1] @ np.array(matrices["W_V"])[:, :K],
+        "scores": values["scores"][0][2],
+        "scaled": values["scaled"][0][2],
+        "fresh": at["weights"][0][2],
+        "context": values["context"][0][2],
+        "output": values["output"][2],
+    }
+    for name, value in expected.items():
+        assert np.allclose(computed[name], value, atol=2e-5), name
+    weight = at["weights"][0][2][1]
+    assert page.inner_text("#worked .lead .number") == f"{weight:.4f}"
+    softmax = page.inner_text("[data-step=weight] tr.chosen").split()
+    assert softmax[-1] == f"{weight:.4f}"
+    assert page.locator("#worked .badge.bad").count() == 0
+    assert page.locator("#worked [data-step]").count() == 8
+
+
+@pytest.mark.parametrize("kind", ["encoder_self", "decoder_self", "cross"])
+def test_a_corrupted_weight_shows(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace, kind: str
+) -> None:
+    assert open_page(render([entry])).locator("#badge.good").count() == 1
+
+    def damage(weights: np.ndarray) -> np.ndarray:
+        damaged = weights.copy()
+        damaged[1, 2, 0] += 1e-4
+        return damaged
+
+    maps = tuple(
+        replace(m, weights=damage(m.weights)) if (m.kind, m.layer) == (kind, 1) else m
+        for m in trace.maps
+    )
+    page = open_page(render([replace(entry, trace=replace(trace, maps=maps))]))
+    badge = page.locator("#badge.bad")
+    assert f"1 of {sum(m.weights.size for m in maps)} weights" in badge.inner_text()
+    badge.locator("button").click()
+    assert page.locator("#cell-badge.bad").count() == 1
+    assert page.locator("[data-step=weight] .badge.bad").count() == 1
+    assert page.locator("[data-step=score] .badge.good").count() == 1
+
+
+def test_a_corrupted_matrix_shows(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    damaged = trace.projections[-1].w_v.copy()
+    damaged[:, 0] *= -1
+    projections = (*trace.projections[:-1], replace(trace.projections[-1], w_v=damaged))
+    changed = replace(entry, trace=replace(trace, projections=projections))
+    page = open_page(render([changed]), "#cross=2.1&cell=cross.3.2")
+    bad = page.locator("[data-step]:has(.badge.bad)")
+    assert bad.count() == 1 and bad.get_attribute("data-step") == "value"
+
+
+def test_a_mean_is_the_mean(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    page = open_page(render([entry]), "#cross=1.mean&cell=cross.4.3")
+    weights = trace.map("cross", 0).weights[:, 3, 2]
+    assert page.inner_text("#worked .formula") == (
+        f"({weights[0]:.4f} + {weights[1]:.4f}) ÷ 2 = {weights.mean():.4f}"
+    )
+    page.locator("#worked .choices button").nth(1).click()
+    assert "cross=1.2" in page.evaluate("location.hash")
+
+
+def test_packed_numbers_keep_their_values() -> None:
+    numbers = np.random.default_rng(0).normal(size=(3, 50)).astype(np.float32)
+    largest = float(np.abs(numbers).max())
+    assert exact(numbers)["shape"] == [3, 50]
+    for digits, bits in ((2, 12), (3, 18), (4, 24)):
+        packed = rounded(numbers, -largest, largest, digits)
+        assert len(packed["codes"]) == digits * numbers.size
+        assert packed["step"] == pytest.approx(2 * largest / (2**bits - 1))
+
+
+# ---------------------------------------------------------------------------- words
+
+
+def test_the_word_view_is_explain_alignments(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    page = open_page(render([entry]), "#cross=1.1")
+    source = source_words(trace.source.tokens)
+    target = target_words(trace.target.tokens_out, entry.glossary)
+    weights = trace.map("cross", 0).weights[0]
+    expected = {
+        "hidden": word_matrix(weights, target, source),
+        "renormalised": word_matrix(weights, target, source, renormalise=True),
+    }
+    for marks, matrix in expected.items():
+        page.locator("#words").get_by_role("button", name=marks).click()
+        rows = page.locator("#words .matrix tbody tr").all()
+        found = [row.locator("td:not(.note)").all_text_contents() for row in rows]
+        assert found == [[f"{weight:.2f}" for weight in row] for row in matrix]
+    mass = 1 - expected["hidden"].sum(axis=1)
+    assert f"{mass.mean():.2f} of each row" in page.inner_text("#hidden-mass")
+    notes = page.locator("#words .note").all_text_contents()
+    assert notes == [f"{m:.2f}" for m in mass]
+
+
+def test_gold_links_are_outlined_and_the_error_rate_printed(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    page = open_page(render([entry]), "#cross=2.2")
+    assert page.locator("#words td.gold:not(.maybe)").count() == 4
+    assert page.locator("#words td.gold.maybe").count() == 2
+    source = source_words(trace.source.tokens)
+    target = target_words(trace.target.tokens_out, entry.glossary)
+    weights = Heads(1, 1).of(cross_weights(trace))
+    choice = word_matrix(weights, target, source).argmax(axis=1)
+    sure = {(0, 0), (2, 1), (3, 2), (1, 4)}
+    found = {(int(s), t) for t, s in enumerate(choice)} & {
+        (s, t) for t in (0, 1, 2, 4) for s in range(4)
+    }
+    rate = 1 - 2 * len(found & sure) / (len(found) + len(sure))
+    assert page.inner_text("#error-rate strong") == f"{rate:.3f}"
+    page.locator("#words").get_by_role("button", name="word read").click()
+    assert page.locator("#words td.gold").count() == 0
+
+
+# -------------------------------------------------- candidates, layers, heads switched
+
+
+def test_candidates_are_the_softmax_of_the_logits(
+    model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer
+) -> None:
+    ids = torch.tensor([trace.source.ids]), torch.tensor([trace.target.ids_in])
+    probabilities = model(*ids)[0].softmax(dim=-1).detach().numpy()
+    for row, found in zip(probabilities, candidates(trace, tokenizer), strict=True):
+        best = np.argsort(-row)[:5]
+        assert [c.probability for c in found] == pytest.approx(row[best], rel=1e-4)
+        assert [c.token for c in found] == tokenizer.tokens(best.tolist())
+
+
+def test_the_last_layer_of_the_lens_is_the_prediction(
+    model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer
+) -> None:
+    layers = layer_lens(model, trace, tokenizer)
+    assert len(layers) == 2
+    for ours, theirs in zip(layers[-1], candidates(trace, tokenizer), strict=True):
+        assert [c.token for c in ours] == [c.token for c in theirs]
+    with pytest.raises(ValueError, match="no states"):
+        candidates(trace.without_values(), tokenizer)
+
+
+def test_a_head_off_is_a_head_with_no_values(
+    model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer
+) -> None:
+    """Zero rows of W_O say nothing; nor do values of zero, which is what we compare."""
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    found = what_if(model, trace, tokenizer)
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+    assert len(found.heads) == 6 * 2
+    head = next(h for h in found.heads if (h.kind, h.layer, h.head) == ("cross", 1, 1))
+    mute = copy.deepcopy(model)
+    with torch.no_grad():
+        mute.decoder[1].cross_attention.w_qkv[2, 16:] = 0
+        source = torch.tensor([trace.source.ids])
+        logits = mute(source, torch.tensor([trace.target.ids_in]))[0]
+        log_probs = logits.log_softmax(dim=-1)[range(8), list(trace.target.ids_out)]
+    change = float(log_probs.sum()) - sum(trace.target.log_probs)
+    assert head.change == pytest.approx(change, abs=1e-3)
+    ids = search(mute, source, max_steps=24)[0][0].ids
+    text = tokenizer.decode(ids)
+    assert head.translation == text or "\ufffd" in text
+
+
+def test_heads_switched_off_are_listed(open_page: Opened, entry: PageEntry) -> None:
+    page = open_page(render([entry]))
+    rows = page.locator("#what-if tbody tr")
+    assert rows.count() == 12
+    page.locator("#what-if button").first.click()
+    assert "encoder=1.1" in page.evaluate("location.hash")
+    bare = open_page(render([replace(entry, what_if=None, candidates=(), lens=())]))
+    assert "made without" in bare.inner_text("#what-if")
+
+
+def test_the_lens_follows_the_step(open_page: Opened, entry: PageEntry) -> None:
+    page = open_page(render([entry]), "#step=5")
+    assert page.locator("#lens .lens > li").count() == 2
+    first = f"{entry.lens[0][4][0].probability:.3f}"
+    assert page.locator("#lens .number").first.inner_text() == first
+
+
+# -------------------------------------------------------------------- public reports
+
+
+def test_case_22_hostile_tokens_show_literally(
+    open_page: Opened, model: Transformer
+) -> None:
+    trace = make_trace(model, HOSTILE, HOSTILE)
+    trace = replace(trace, source=replace(trace.source, text=" ".join(HOSTILE)),
+                    model=replace(trace.model, name="</title><b>x</b>"))  # fmt: skip
+    glossary = {"<b>x</b>": Entry("<i>r</i>", "</script>")}
+    words = [token for token in HOSTILE if token not in {"<s>", "\u2028"}]
+    gold = GoldAlignment(words, words, parse_links("0-0"))
+    page = open_page(render([PageEntry(trace, glossary, gold)]))
+    tokens = [t for t in HOSTILE if t != "\u2028"]
+    for kind in ("encoder_self", "cross"):
+        heads = page.locator(f"#panel-{kind} thead .token")
+        found = heads.all_text_contents()
+        assert [t for t in found if t != "␣"] == [*tokens, "</s>"]
+        titles = heads.evaluate_all("all => all.map((one) => one.title)")
+        assert all(t in title for t, title in zip(HOSTILE, titles, strict=False))
+    steps = page.locator(".strip .predicts").all_text_contents()
+    assert [t for t in steps if t != "␣"] == [*tokens, "</s>"]
+    for figure in ("Lines", "Matrix"):
+        page.get_by_role("button", name=figure).click()
+        assert "</script>" in page.inner_text("#maps")
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert page.locator("script").count() == 3
+    assert page.locator("b:not(.part b), i, img").count() == 0
+    page.keyboard.press("ArrowRight")
+    assert chosen(page, "cross", "row") == ["&", '"']
+
+
+def test_case_23_equal_tokens_stay_distinct(
+    open_page: Opened, model: Transformer
+) -> None:
+    words = ["▁the", "▁cat", "▁saw", "▁the", "▁dog"]
+    trace = make_trace(model, words, ["猫", "は", "犬", "を", "見た"])
+    page = open_page(render([PageEntry(trace, {w: Entry("", "") for w in "猫は犬を"})]))
+    heads = page.locator("#panel-cross .matrix thead th")
+    assert heads.all_text_contents() == ["the", "cat", "saw", "the", "dog", "</s>"]
+    heads.nth(3).click()
+    marked = heads.evaluate_all(
+        "all => all.map((one) => one.classList.contains('chosen-column'))"
+    )
+    assert marked == [False, False, False, True, False, False]
+    assert page.locator("#words thead .token").all_text_contents()[:4] == [
+        "the", "cat", "saw", "the"]  # fmt: skip
+
+
+def test_case_24_long_sentences_open_in_two_seconds(open_page: Opened) -> None:
+    model = make_model(width=128, heads=4, layers=(3, 3))
+    source = [f"▁word{i}" for i in range(127)]
+    trace = make_trace(model, source, [f"語{i}" for i in range(127)])
+    text = render([PageEntry(trace, {f"語{i}": Entry("", "") for i in range(127)})])
+    began = time.perf_counter()
+    page = open_page(text)
+    page.wait_for_function("document.querySelector('#left-out')")
+    opened = time.perf_counter() - began
+    print(f"128 x 128 tokens: {len(text) / 1e6:.2f} MB, opens in {opened:.2f} s")
+    assert opened < 2
+    left_out = page.inner_text("#left-out")
+    assert "rounded to steps of 1/4095" in left_out and "queries, keys" in left_out
+    assert "cannot be recomputed" in page.inner_text("#badge")
+    page.keyboard.press("ArrowRight")
+    assert "3/128" in page.inner_text("#bar")
+    plate = page.locator("#panel-cross .plate")
+    plate.press("ArrowRight")
+    assert re.search(r"0\.\d{3} on word", page.inner_text("#panel-cross .readout"))
+    page.get_by_role("button", name="Lines").click()
+    assert "are not drawn" in page.inner_text("#panel-cross")
+
+
+def test_case_25_a_character_of_bytes_shows_once(
+    open_page: Opened, model: Transformer
+) -> None:
+    pieces = [f"<0x{byte:02X}>" for byte in "猫".encode()]
+    trace = make_trace(model, ["▁cat"], [*pieces, "です"])
+    trace = replace(trace, target=replace(trace.target, text="猫です"))
+    page = open_page(render([PageEntry(trace, {"猫": Entry("ねこ", "cat"),
+                                               "です": Entry("", "")})]))  # fmt: skip
+    predicted = page.locator(".strip .predicts .token")
+    assert predicted.all_text_contents() == ["猫", "2/3", "3/3", "です", "</s>"]
+    assert predicted.first.get_attribute("title") == f"猫: {' '.join(pieces)}"
+    assert predicted.nth(1).get_attribute("title") == f"猫 2/3: {pieces[1]}"
+    words = page.locator("#words .matrix th[scope=row]").all_text_contents()
+    assert words == ["猫", "です", "</s>"]
+    assert "\ufffd" not in page.content()
+
+
+def test_bytes_that_make_no_character_show_as_themselves() -> None:
+    tokens = ["<0xE7>", "<0x8C>", "です", "<0x0A>"]
+    assert [token["text"] for token in shown(tokens)] == tokens
+
+
+# --------------------------------------------------------------- size, safety, frames
+
+
+@pytest.mark.parametrize("layers", [(3, 2), (3, 3)])
+def test_an_ordinary_sentence_fits_its_budget(layers: tuple[int, int]) -> None:
+    model = make_model(width=128, heads=4, layers=layers)
+    trace = article(model)
+    one = render([PageEntry(trace, dict.fromkeys(WORDS, Entry("", "")))])
+    assert len(one.encode()) <= BUDGET
+    data = page_data(one)
+    assert data["entries"][0]["left_out"] == []
+    assert len(data["models"][0]["projections"]) >= 2 * layers[1]
+    entries = [PageEntry(trace, dict.fromkeys(WORDS, Entry("", "")))] * 3
+    three = page_data(render(entries))
+    assert len(three["models"]) == 1
+
+
+def page_data(text: str) -> dict:  # type: ignore[type-arg]
+    found = re.search(r'<script type="application/json" id="data">(.*)</script>', text)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def test_data_cannot_become_markup(entry: PageEntry) -> None:
+    text = render([entry])
+    data = re.search(r'id="data">(.*?)</script>', text, re.S)
+    assert data is not None and not set(data[1]) & set("<>&\u2028\u2029")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None and "default-src 'none'" in policy[1]
+    assert "unsafe" not in policy[1]
+
+
+def test_an_empty_page_is_refused() -> None:
+    with pytest.raises(ValueError, match="no sentence"):
+        render([])
+
+
+def test_shows_itself_in_a_notebook(open_page: Opened, entry: PageEntry) -> None:
+    frame = Page([entry])._repr_html_()
+    page = open_page(f"<!doctype html><title>notebook</title>{frame}")
+    inside = page.frame_locator("iframe")
+    inside.locator("#panel-cross tr.chosen").wait_for()
+    page.locator("iframe").click(position={"x": 5, "y": 5})
+    page.keyboard.press("ArrowRight")
+    assert "3/8" in inside.locator("#bar").inner_text()
+    assert "allow-same-origin" not in frame
+    assert html.unescape(re.search('srcdoc="([^"]*)"', frame)[1]) == Page([entry]).html  # type: ignore[index]
+
+
+def test_several_sentences(
+    open_page: Opened, model: Transformer, entry: PageEntry
+) -> None:
+    other = make_trace(model, ["▁thank", "▁you"], ["ありがとう"])
+    page = open_page(render([entry, PageEntry(other, {"ありがとう": Entry("", "")})]))
+    page.select_option(".chooser select", "1")
+    assert page.inner_text("h1 bdi >> nth=1") == "ありがとう"
+    assert chosen(page, "cross", "row") == ["ありがとう", "</s>"]
+    assert "sentence=2" in page.evaluate("location.hash")

@@ -1,0 +1,332 @@
+"""The starter corpus: the same everywhere, complete, aligned, and fair to its tests."""
+
+import hashlib
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from data.starter.compose import (
+    Pair,
+    StarterCorpus,
+    compose,
+    key,
+    make_guide,
+    read_sentences,
+    vary,
+)
+from data.starter.grammar import read_patterns
+from data.starter.lexicon import HERE, read_lexicon, read_table
+
+ROOT = Path(__file__).parent.parent
+# Changes with every edit of data/starter; compose_digest prints the new one.
+DIGEST = "20eb61447a3528f3c7e7da89446bca0f8313b63acf21087e8f96a0f8550e154d"
+SPLITS = ("train", "dev", "test_new", "test_combinations", "test_sentences")
+# Words that Japanese leaves to the context or says by an ending alone.
+LITTLE = frozenset(
+    ("the", "a", "an", "is", "are", "am", "was", "were", "did", "do", "does", "will")
+) | frozenset(
+    ("have", "has", "it", "there", "who", "that", "very", "more", "doesn't", "don't")
+    + ("at", "to", "in", "on", "into", "of", "for", "by", ".", "?", ",")
+    + ("i", "you", "he", "she", "we", "they", "me", "my", "your", "his", "her", "our")
+    + ("their",)
+)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> StarterCorpus:
+    return compose(1)
+
+
+def all_pairs(corpus: StarterCorpus) -> Iterator[Pair]:
+    for split in SPLITS:
+        yield from getattr(corpus, split)
+
+
+def compose_digest(corpus: StarterCorpus) -> str:
+    digest = hashlib.sha256()
+    for pair in all_pairs(corpus):
+        links = sorted(pair.sure), sorted(pair.possible)
+        line = (*pair.source_words, *pair.target_words, links, pair.pattern)
+        digest.update(f"{line}\n".encode())
+    digest.update(f"{sorted(corpus.held_out)}{corpus.glossary}".encode())
+    return digest.hexdigest()
+
+
+def test_composition_is_the_same_everywhere(corpus: StarterCorpus) -> None:
+    assert compose_digest(compose(1)) == compose_digest(corpus)
+    assert compose_digest(corpus) == DIGEST
+
+
+def test_another_seed_gives_another_corpus(corpus: StarterCorpus) -> None:
+    other = compose(2)
+    shared = {p.source for p in other.train} & {p.source for p in corpus.train}
+    assert len(shared) < len(corpus.train) * 0.6
+
+
+def test_sizes_and_english_sentences_are_distinct(corpus: StarterCorpus) -> None:
+    composed = [pair for pair in corpus.train if pair.pattern != "sentence"]
+    assert len(composed) == 30_000
+    assert (len(corpus.dev), len(corpus.test_new)) == (600, 1_000)
+    assert len(corpus.test_combinations) == 600
+    names = [key(pair.source) for pair in all_pairs(corpus)]
+    assert len(names) == len(set(names))
+
+
+def test_every_pattern_and_row_is_used(corpus: StarterCorpus) -> None:
+    used = {pair.pattern for pair in corpus.train}
+    assert {pattern.name for pattern in read_patterns(HERE)} <= used
+    english = " ".join(f" {' '.join(pair.source_words)} " for pair in corpus.train)
+    japanese = " ".join(f" {' '.join(pair.target_words)} " for pair in corpus.train)
+    lexicon = read_lexicon()
+    spoken = english.lower()
+    for person in lexicon.people:
+        assert f" {person.english.lower()} " in spoken, person.row.error("unused")
+    for entry in (*lexicon.nouns, *lexicon.places, *lexicon.words):
+        past = entry.japanese.removesuffix("い") + "かった"
+        shapes = [*entry.japanese.split("/"), past]
+        assert any(f" {s} " in japanese for s in shapes), entry.row.error("unused")
+    for verb in lexicon.verbs:
+        forms = {verb.stem, verb.te, verb.ta, verb.plain, verb.stem + "ます"}
+        heads = {form.split()[0] for form in forms}
+        assert any(f" {head} " in japanese for head in heads), verb.row.error("unused")
+    for adjective in lexicon.adjectives:
+        assert f" {adjective.english} " in spoken, adjective.row.error("unused")
+
+
+def test_content_words_are_common_enough(corpus: StarterCorpus) -> None:
+    counts: dict[str, int] = {}
+    for pair in corpus.train:
+        for word in set(pair.target_words):
+            counts[word] = counts.get(word, 0) + 1
+    rare = [
+        noun.english
+        for noun in read_lexicon().nouns
+        if min(counts[word] for word in noun.japanese.split()) < 8
+    ]
+    assert not rare
+
+
+def test_links_are_in_range_and_cover_content_words(corpus: StarterCorpus) -> None:
+    for pair in all_pairs(corpus):
+        for i, j in pair.sure | pair.possible:
+            assert 0 <= i < len(pair.source_words), pair
+            assert 0 <= j < len(pair.target_words), pair
+        assert not pair.sure & pair.possible
+        assert pair.target == "".join(pair.target_words)
+        if pair.pattern == "sentence":
+            continue
+        linked = {i for i, _ in pair.sure}
+        for i, word in enumerate(pair.source_words):
+            assert i in linked or word.lower() in LITTLE, (word, pair)
+
+
+def test_no_test_sentence_stands_in_train(corpus: StarterCorpus) -> None:
+    sources = {key(pair.source) for pair in corpus.train}
+    targets = {key(pair.target) for pair in corpus.train}
+    for split in SPLITS[1:]:
+        for pair in getattr(corpus, split):
+            assert key(pair.source) not in sources, pair
+            assert key(pair.target) not in targets, pair
+
+
+def forms_of(lexicon_word: str) -> set[str]:
+    """Return every English form of a verb, adjective or noun of the lexicon."""
+    lexicon = read_lexicon()
+    forms = {lexicon_word}
+    for verb in lexicon.verbs:
+        if verb.base == lexicon_word:
+            forms |= {verb.third, verb.past, verb.participle, verb.ing}
+            forms = {form.split()[0] for form in forms}
+    for adjective in lexicon.adjectives:
+        if adjective.english == lexicon_word:
+            forms |= {adjective.comparative, adjective.superlative} - {""}
+            forms = {form.split()[-1] for form in forms}
+    for noun in lexicon.nouns:
+        if noun.english == lexicon_word and noun.plural:
+            forms.add(noun.plural)
+    return {form.lower() for form in forms}
+
+
+def test_no_held_out_combination_stands_in_train(corpus: StarterCorpus) -> None:
+    assert len(corpus.held_out) >= 100
+    lines = [f" {' '.join(pair.source_words)} ".lower() for pair in corpus.train]
+    known = " ".join(lines)
+    for word, noun in sorted(corpus.held_out):
+        nouns, words = forms_of(noun), forms_of(word)
+        assert any(f" {form} " in known for form in words), word
+        assert any(f" {form} " in known for form in nouns), noun
+        for line in lines:
+            if any(f" {form} " in line for form in nouns):
+                assert not any(f" {form} " in line for form in words), (line, word)
+
+
+def test_love_never_meets_machine_learning(corpus: StarterCorpus) -> None:
+    for pair in all_pairs(corpus):
+        assert not re.search(
+            r"(?i)\blov\w*\b.*machine.{0,3}learning|machine.{0,3}learning.*\blov\w*\b",
+            pair.source,
+        ), pair
+        assert not ("機械学習" in pair.target and "大好き" in pair.target), pair
+        assert not ("機械学習" in pair.target and "愛" in pair.target), pair
+        assert key(pair.source) != key("I love machine learning")
+
+
+def test_the_article_sentence_has_its_parts_in_train(corpus: StarterCorpus) -> None:
+    loves = [p for p in corpus.train if re.match(r"I love \w+ \w+\.$", p.source)]
+    learning = [p for p in corpus.train if "machine learning" in p.source]
+    assert len([p for p in loves if "が大好きです" in p.target]) >= 10
+    assert len(learning) >= 40
+    assert any("machine translation" in p.source and "love" in p.source for p in loves)
+
+
+def test_a_third_of_the_test_is_long(corpus: StarterCorpus) -> None:
+    for split in (corpus.test_new, corpus.test_combinations):
+        long = [p for p in split if sum(w not in ".,?!" for w in p.source_words) >= 8]
+        assert len(long) >= 0.3 * len(split)
+
+
+def test_the_glossary_knows_every_composed_word(corpus: StarterCorpus) -> None:
+    known = {entry.word for entry in corpus.glossary}
+    for pair in all_pairs(corpus):
+        if pair.pattern != "sentence":
+            assert set(pair.target_words) <= known, set(pair.target_words) - known
+    kana = re.compile(r"[ぁ-ゖァ-ヺー。、]+")
+    for entry in corpus.glossary:
+        assert kana.fullmatch(entry.reading), entry
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    folder = tmp_path / "starter"
+    folder.mkdir()
+    for path in HERE.glob("*.tsv"):
+        shutil.copy(path, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "row", "message"),
+    [
+        ("nouns.tsv", "pear\tpears\ta\t梨\tなし\t個\tfood\t-", "8 columns"),
+        ("nouns.tsv", "pear\tpears\tan\t梨\tなし\t個\tfood\t-\t-", "article"),
+        ("nouns.tsv", "pear\tpears\ta\t梨\tなし\t丁\tfood\t-\t-", "counter"),
+        (
+            "adjectives.tsv",
+            "odd\t-\t-\t変\tna\tへん\tnonsense\tlooks\tbad\tyes",
+            "no class and no noun is called 'nonsense'",
+        ),
+        (
+            "patterns.tsv",
+            "new\t1\twho=name\t{who} {who:be} {mood} .\t{who:は} です 。",
+            "names no slot",
+        ),
+        ("patterns.tsv", "new\t1\twhom=name\t{whom} .\t{whom} 。", "unknown slot"),
+        ("patterns.tsv", "new\tmany\twho=name\t{who} .\t{who:は} 。", "weight"),
+        ("people.tsv", "Mei\tMei\tMei's\tshe\ther\t4\tメイ\tメイ\t-\tname", "person"),
+        ("sentences_extra.tsv", "Hello there.", "1 columns"),
+        ("sentences_extra.tsv", "Hello .\tこんにちは 。\t0-9", "out of range"),
+        ("sentences_extra.tsv", "Hello .\tこんにちは 。\t0=0", "cannot read"),
+    ],
+)
+def test_a_broken_row_is_refused(
+    tables: Path, file: str, row: str, message: str
+) -> None:
+    path = tables / file
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    path.write_text(f"{text}{row}\n", encoding="utf-8")
+    line = text.count("\n") + 1
+    with pytest.raises(ValueError, match=message) as error:
+        compose(1, 100, tables)
+    assert f"{file}:{line}:" in str(error.value)
+
+
+def test_bytes_that_are_not_utf8_are_refused(tables: Path) -> None:
+    path = tables / "nouns.tsv"
+    path.write_bytes(b"# \xff\n" + path.read_bytes())
+    with pytest.raises(ValueError, match=r"nouns\.tsv:1: not UTF-8"):
+        read_table(path)
+
+
+def test_a_sentence_with_two_translations_is_refused(tables: Path) -> None:
+    text = "Good grief!\tやれやれ 。\nGood grief.\tまさか 。\n"
+    (tables / "sentences_extra.tsv").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match="two translations"):
+        compose(1, 100, tables)
+
+
+def test_alignments_are_optional(tmp_path: Path) -> None:
+    path = tmp_path / "sentences_x.tsv"
+    path.write_text("I run.\t私は 走り ます 。\t0-0 1-1 2?3\nYes.\tはい 。\n", "utf-8")
+    first, second = read_sentences(path)
+    assert first.aligned and not second.aligned
+    assert first.sure == {(0, 0), (1, 1)} and first.possible == {(2, 3)}
+
+
+def plain(english: str) -> str:
+    """Undo everything that vary may do, the long way round."""
+    text = english.lower().replace("’", "'").rstrip(".!?")
+    for short, full in (
+        ("can't", "cannot"),
+        ("won't", "will not"),
+        ("n't", " not"),
+        ("i'm", "i am"),
+        ("'re", " are"),
+        ("'ll", " will"),
+        ("'ve", " have"),
+    ):
+        text = text.replace(short, full)
+    return re.sub(r"\b(he|she|it)'s\b", r"\1 is", text)
+
+
+def test_vary_keeps_the_sentence(corpus: StarterCorpus) -> None:
+    rng = random.Random(5)
+    sentences = [pair.source for pair in all_pairs(corpus)][::7]
+    varied = [vary(sentence, rng) for sentence in sentences]
+    for before, after in zip(sentences, varied, strict=True):
+        assert plain(after) == plain(before), (before, after)
+    changed = sum(a != b for a, b in zip(sentences, varied, strict=True))
+    assert 0.5 < changed / len(sentences) < 0.95
+
+
+def test_vary_types_in_every_way() -> None:
+    rng = random.Random(0)
+    seen = {vary("I don't love it.", rng) for _ in range(400)}
+    for typed in (
+        "I don't love it.",
+        "I don't love it",
+        "i don't love it",
+        "I don’t love it.",
+        "I do not love it.",
+        "i do not love it",
+    ):
+        assert typed in seen
+    seen = {vary("I am sure that he will come.", rng) for _ in range(400)}
+    assert {"I'm sure that he will come.", "I am sure that he'll come."} <= seen
+
+
+@pytest.mark.parametrize(
+    ("sentence", "never"),
+    [
+        ("Don't you like music?", "not you"),
+        ("I know what it is.", "it's"),
+        ("He is taller than I am.", "I'm"),
+        ("It's been a long day.", "It is"),
+        ("Emma's book is new.", "Emma is"),
+        ("You like it?", "it."),
+    ],
+)
+def test_vary_leaves_what_it_would_break(sentence: str, never: str) -> None:
+    rng = random.Random(3)
+    for _ in range(300):
+        assert never.lower() not in vary(sentence, rng).lower().replace("’", "'")
+
+
+def test_the_guide_is_up_to_date(corpus: StarterCorpus) -> None:
+    written = (ROOT / "docs" / "starter.md").read_bytes().decode()
+    assert written == make_guide(corpus), (
+        "run python -m data.starter.compose --guide docs/starter.md"
+    )
