@@ -1,15 +1,20 @@
 """From corpora to what a training reads: cleaned, split, tokenized, encoded."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from datasets import concatenate_datasets
 
 from data.batching import EncodedPairs, encode_pairs
 from data.corpus import Pair, clean, hold_out, pairs_of, read_corpus
+from data.starter.compose import StarterCorpus, compose, vary
 from data.text import TextError
 from data.tokenizer import END, START, Tokenizer, train_tokenizer
 
+STARTER = "starter"
+"""The name of the embedded corpus, which is composed and not read from a file."""
 DEV_SHARE, MOST_DEV = 0.02, 1_000
 """Of a corpus without dev sentences, this share is held out, up to so many pairs."""
 
@@ -27,6 +32,18 @@ class Material:
     test: tuple[Pair, ...]
     source: Tokenizer
     target: Tokenizer
+    starter: StarterCorpus | None
+    """The embedded corpus with its gold alignments, where it is among the corpora."""
+
+
+@dataclass
+class _Texts:
+    """Pairs on their way to a training; words are a target's, where they are known."""
+
+    train: list[Pair] = field(default_factory=list)
+    dev: list[Pair] = field(default_factory=list)
+    test: list[Pair] = field(default_factory=list)
+    words: dict[str, Sequence[str]] = field(default_factory=dict)
 
 
 def prepare(
@@ -42,45 +59,77 @@ def prepare(
 ) -> Material:
     """Read, clean and encode corpora; say what was removed and why, in numbers.
 
-    reverse swaps the sides. With tokenizers given, none are trained. Raises `TextError`
-    where nothing is left to train on.
+    A corpus is `starter` or what `read_corpus` takes. reverse swaps the sides. With
+    tokenizers given, none are trained. Raises `TextError` where nothing is left to
+    train on.
     """
-    datasets = [read_corpus(name, reverse) for name in corpora]
-    read = pairs_of(concatenate_datasets(datasets))
-    dev_pairs = pairs_of(read_corpus(dev, reverse)) if dev else []
-    test_pairs = pairs_of(read_corpus(test, reverse)) if test else []
-    pairs, cleaning = clean(read, [*dev_pairs, *test_pairs])
+    texts = _Texts()
+    starter = compose(seed) if STARTER in corpora else None
+    if starter is not None:
+        _add_starter(texts, starter, reverse, seed)
+    files = [read_corpus(name, reverse) for name in corpora if name != STARTER]
+    if files:
+        texts.train += pairs_of(concatenate_datasets(files))
+    if dev:
+        texts.dev = pairs_of(read_corpus(dev, reverse))
+    if test:
+        texts.test += pairs_of(read_corpus(test, reverse))
+    pairs, cleaning = clean(texts.train, [*texts.dev, *texts.test])
     say(str(cleaning))
     if not pairs:
         raise TextError(f"no pair of {', '.join(corpora)} is fit for training")
-    if not dev:
+    if not dev and starter is None:
         count = min(MOST_DEV, round(len(pairs) * DEV_SHARE))
-        pairs, dev_pairs = hold_out(pairs, count, seed)
-        say(f"{len(dev_pairs):,} pairs held out to validate on")
-    source, target = tokenizers or _train_both(pairs, vocabulary, say)
-    pairs, train = _encode(pairs, source, target, max_length, say)
-    kept_dev, dev_encoded = _encode(dev_pairs, source, target, max_length, lambda _: 0)
+        pairs, texts.dev = hold_out(pairs, count, seed)
+        say(f"{len(texts.dev):,} pairs held out to validate on")
+    source, target = tokenizers or _train_both(pairs, texts.words, vocabulary, say)
+    encoders = (source, target, texts.words, max_length)
+    pairs, train = _encode(pairs, *encoders, say)
+    kept_dev, dev_encoded = _encode(texts.dev, *encoders, lambda _: None)
     if not pairs or not kept_dev:
-        raise TextError(
-            f"every sentence is over {max_length} tokens: raise --max-length"
-        )
+        raise TextError(f"all sentences are over {max_length} tokens: raise --max-length")
     return Material(
         tuple(pairs),
         train,
         tuple(kept_dev),
         dev_encoded,
-        tuple(test_pairs),
+        tuple(texts.test),
         source,
         target,
+        starter,
     )
 
 
+def _add_starter(
+    texts: _Texts, starter: StarterCorpus, reverse: bool, seed: int
+) -> None:
+    """Add the embedded corpus, its English also as people type it."""
+
+    def turned(pair: Pair) -> Pair:
+        return (pair[1], pair[0]) if reverse else pair
+
+    chance = random.Random(seed)
+    for pair in starter.train:
+        ways = dict.fromkeys([pair.source, vary(pair.source, chance)])
+        texts.train += [turned((english, pair.target)) for english in ways]
+    texts.dev = [turned((pair.source, pair.target)) for pair in starter.dev]
+    splits = (starter.test_new, starter.test_combinations, starter.test_sentences)
+    texts.test += [turned((p.source, p.target)) for split in splits for p in split]
+    if not reverse:
+        every = (starter.train, starter.dev, *splits)
+        texts.words |= {p.target: p.target_words for split in every for p in split}
+
+
 def _train_both(
-    pairs: Sequence[Pair], vocabulary: int, say: Callable[[str], object]
+    pairs: Sequence[Pair],
+    words: Mapping[str, Sequence[str]],
+    vocabulary: int,
+    say: Callable[[str], object],
 ) -> tuple[Tokenizer, Tokenizer]:
     """Train the tokenizers of both sides on the training text."""
+    targets: list[Any] = [words.get(pair[1], pair[1]) for pair in pairs]
     source = train_tokenizer((pair[0] for pair in pairs), vocabulary, "source")
-    target = train_tokenizer((pair[1] for pair in pairs), vocabulary, "target")
+    target = train_tokenizer(targets, vocabulary, "target")
     for tokenizer in (source, target):
         if len(tokenizer) < vocabulary:
             say(
@@ -94,11 +143,16 @@ def _encode(
     pairs: Sequence[Pair],
     source: Tokenizer,
     target: Tokenizer,
+    words: Mapping[str, Sequence[str]],
     max_length: int,
     say: Callable[[str], object],
 ) -> tuple[list[Pair], EncodedPairs]:
     """Return the pairs that fit into max_length tokens a side, as text and as ids."""
-    ids = [(source.encode(a), target.encode(b)) for a, b in pairs]
+    def ids_of(text: str) -> list[int]:
+        known = words.get(text)
+        return target.encode(text) if known is None else target.encode_words(known)
+
+    ids = [(source.encode(a), ids_of(b)) for a, b in pairs]
     fits = [max(len(a), len(b)) < max_length for a, b in ids]
     if not all(fits):
         say(f"{fits.count(False):,} pairs of {max_length} tokens or more left out")

@@ -17,6 +17,7 @@ import torch
 from data.tokenizer import Tokenizer, train_tokenizer
 from explain.alignment import (
     Heads,
+    SegmenterMissing,
     cross_weights,
     parse_links,
     source_words,
@@ -605,7 +606,9 @@ def test_case_23_equal_tokens_stay_distinct(
 ) -> None:
     words = ["▁the", "▁cat", "▁saw", "▁the", "▁dog"]
     trace = make_trace(model, words, ["猫", "は", "犬", "を", "見た"])
-    page = open_page(render([PageEntry(trace, {w: Entry("", "") for w in "猫は犬を"})]))
+    page = open_page(
+        render([PageEntry(trace, dict.fromkeys([*"猫は犬を", "見た"], Entry("", "")))])
+    )
     heads = page.locator("#panel-cross .matrix thead th")
     assert heads.all_text_contents() == ["the", "cat", "saw", "the", "dog", "</s>"]
     heads.nth(3).click()
@@ -692,6 +695,30 @@ def test_data_cannot_become_markup(entry: PageEntry) -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None and "default-src 'none'" in policy[1]
     assert "unsafe" not in policy[1]
+
+
+def test_without_a_segmenter_the_word_view_is_left_out(
+    trace: AttentionTrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> None:
+        raise SegmenterMissing("not installed")
+
+    monkeypatch.setattr("explain.page_data.target_words", missing)
+    found = page_data(render([PageEntry(trace)]))["entries"][0]
+    assert found["words"] is None and found["left_out"] == [{"what": "words"}]
+
+
+def test_making_a_page_is_quick(tokenizer: Tokenizer) -> None:
+    """A second without, and five with, the question what each head changes."""
+    model = make_model(width=128, heads=4, layers=(3, 2))
+    traced = article(model)
+    seconds = []
+    for heads_off in (False, True):
+        began = time.perf_counter()
+        render([make_entry(model, traced, tokenizer, heads_off=heads_off)])
+        seconds.append(time.perf_counter() - began)
+    print(f"a page: {seconds[0]:.2f} s, with what-if: {seconds[1]:.2f} s")
+    assert seconds[0] < 1 and seconds[1] < 5
 
 
 def test_an_empty_page_is_refused() -> None:

@@ -85,21 +85,24 @@ function whatIfTable(kind, asked, largest) {
   );
 }
 
-// A translation with the stretch that differs from the usual one marked.
+// A translation with the stretch that differs from the usual one marked; where nothing
+// stands in its place, what is missing is struck out.
 function changedText({ translation, complete }, usual) {
   const [now, before] = [[...translation], [...usual]];
+  const most = Math.min(now.length, before.length);
   let start = 0;
-  while (start < now.length && start < before.length && now[start] === before[start])
-    start++;
+  while (start < most && now[start] === before[start]) start++;
   let end = 0;
-  const room = Math.min(now.length, before.length) - start;
-  while (end < room && now.at(-1 - end) === before.at(-1 - end)) end++;
+  while (end < most - start && now.at(-1 - end) === before.at(-1 - end)) end++;
+  const part = (letters, from, to) => letters.slice(from, to).join("");
+  const added = part(now, start, now.length - end);
+  const missing = part(before, start, before.length - end);
   return make(
     "bdi",
     { lang: "ja" },
-    now.slice(0, start).join(""),
-    make("mark", {}, now.slice(start, now.length - end).join("")),
-    now.slice(now.length - end).join(""),
+    part(now, 0, start),
+    added ? make("mark", {}, added) : make("del", {}, missing),
+    part(now, now.length - end, now.length),
     complete ? "" : " …",
   );
 }
@@ -193,7 +196,7 @@ function leftOut() {
     make(
       "ul",
       {},
-      names.map((name) => make("li", {}, name)),
+      names.map((name) => make("li", {}, named(name))),
     ),
   );
 }
