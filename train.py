@@ -10,7 +10,7 @@ import sys
 import time
 from argparse import ArgumentError, ArgumentParser
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,8 +24,11 @@ from tqdm import tqdm
 from data.batching import Batch, epochs, make_batch, plan_batches
 from data.corpus import Pair
 from data.metrics import score
-from data.preparation import Material, prepare
+from data.preparation import STARTER, Material, corpus_files, prepare
+from data.starter.compose import StarterCorpus
 from data.tokenizer import PADDING, Tokenizer
+from explain.glossary import write_glossary
+from explain.starter import alignment_scores, test_results
 from model.checkpoint import (
     RunError,
     load_model,
@@ -59,6 +62,8 @@ RESERVED = 0.06
 """Share of --minutes that validations and saves take."""
 SAVE_SECONDS = 60.0
 LOG_STEPS = 10
+ARTICLE = ("I love machine learning",)
+"""The sentence that the articles on attention take; never trained on."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -91,9 +96,10 @@ class Arguments:
     The run directory gets the model, its tokenizers, and all that is needed to go on.
     """
 
-    corpus: tuple[str, ...] = ()
-    """What to learn from: FILE.tsv (sentence TAB translation), or two files whose lines
-    belong together, FILE.en,FILE.ja. Several are mixed."""
+    corpus: tuple[str, ...] = (STARTER,)
+    """What to learn from: starter (the embedded corpus), FILE.tsv (sentence TAB
+    translation), or two files whose lines belong together, FILE.en,FILE.ja. Several are
+    mixed."""
     dev: str | None = None
     """Sentences to validate on, in the same forms. Without it a share of the corpus is
     held out."""
@@ -103,8 +109,10 @@ class Arguments:
     """The run directory to make."""
     overwrite: bool = False
     """Replace the run directory if there is one."""
-    preset: Literal["tiny", "small", "base"] = "small"
-    """Shape and recipe to start from; every other flag changes one field of it."""
+    preset: Literal["tiny", "small", "base"] = "tiny"
+    """Shape and recipe to start from; every other flag changes one field of it. Unless
+    you choose: tiny for the starter corpus alone, small for others. small takes 10
+    minutes, base an hour."""
     direction: Literal["en-ja", "ja-en"] = "en-ja"
     """en-ja: the first column is the source. ja-en: the second is."""
     steps: int | None = None
@@ -187,6 +195,12 @@ class Training:
         source, target = self.arguments.direction.split("-")
         return source, target
 
+    def translator(self, model: Transformer) -> Translator:
+        """Return what translates with a state of the model."""
+        source, target = self.material.source, self.material.target
+        name = self.folder.name
+        return Translator(name, model, source, target, languages=self.languages)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
@@ -211,30 +225,26 @@ def _main(argv: list[str]) -> int:
             f"{training.folder}"
         )
         return INTERRUPTED
-    _write_card(training)
-    print(
-        f"Done: {training.folder}. Try it: python translate.py --model "
-        f'{training.folder} "Where is the station?"'
-    )
+    _finish(training)
     return 0
 
 
 def parse_arguments(argv: list[str]) -> Arguments:
     """Return the arguments; --preset gives the defaults of shape and recipe."""
     first = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    first.add_argument("--preset", default=Arguments.preset, choices=PRESETS)
-    try:
-        preset = PRESETS[first.parse_known_args(argv)[0].preset]
-    except ArgumentError:
-        preset = PRESETS[Arguments.preset]  # the full parser says what is wrong
-    default = Arguments(shape=preset.shape, recipe=preset.recipe)
+    first.add_argument("--preset", choices=PRESETS)
+    first.add_argument("--corpus", nargs="+", default=[STARTER])
+    name = Arguments.preset
+    with suppress(ArgumentError):  # the full parser will say what is wrong
+        found = first.parse_known_args(argv)[0]
+        name = found.preset or ("tiny" if found.corpus == [STARTER] else "small")
+    preset = PRESETS[name]
+    default = Arguments(preset=name, shape=preset.shape, recipe=preset.recipe)
     return parse(Arguments, argv, "train.py", default=default)
 
 
 def _begin(arguments: Arguments, argv: list[str]) -> Training:
     """Prepare a new run directory up to its first step."""
-    if not arguments.corpus:
-        raise ValueError("name a corpus: --corpus FILE.tsv (sentence TAB translation)")
     folder = arguments.out
     if folder.exists() and not arguments.overwrite:
         raise RunError(f"{folder} is there already: give --overwrite or another --out")
@@ -256,6 +266,8 @@ def _begin(arguments: Arguments, argv: list[str]) -> Training:
         (folder / f"{tokenizer.side}.spm").write_bytes(tokenizer.model)
     words = sorted({w.casefold() for pair in material.pairs for w in words_of(pair[0])})
     (folder / "source_words.txt").write_text("\n".join(words) + "\n", "utf-8")
+    if material.starter is not None:
+        write_glossary(folder / "glossary.tsv", material.starter.glossary)
     about = _about(arguments, argv, precision, steps)
     save_config(folder, model.config, about)
     torch.manual_seed(arguments.seed)
@@ -274,8 +286,8 @@ def _go_on(folder: Path) -> Training:
     arguments = replace(parse_arguments(config["argv"]), out=folder)
     if saved["step"] >= saved["steps"]:
         raise ValueError(f"{folder} is finished: nothing is left to do")
-    for name, digest in config["corpora"].items():
-        if sha256(Path(name)) != digest:
+    for name, digest in _corpus_hashes(arguments).items():
+        if config["corpora"].get(name) != digest:
             raise ValueError(
                 f"{name} has changed since {folder} was started: start anew"
             )
@@ -470,11 +482,7 @@ def _translated(
     max_steps: int | None = None,
 ) -> list[str]:
     """Return the greedy translations of the pairs' sources."""
-    material = training.material
-    translator = Translator(
-        training.folder.name, model, material.source, material.target,
-        languages=training.languages,
-    )  # fmt: skip
+    translator = training.translator(model)
     found = translator.translate([a for a, _ in pairs], max_steps=max_steps)
     return [ranked[0].text if ranked else "" for ranked in found]
 
@@ -532,8 +540,6 @@ def _about(
     arguments: Arguments, argv: list[str], precision: Precision, steps: int
 ) -> dict[str, Any]:
     """Return what config.json says of how a run was made."""
-    names = [*arguments.corpus, arguments.dev, arguments.test]
-    paths = [part for name in names if name for part in name.split(",")]
     packages = ("torch", "sentencepiece", "datasets", "sacrebleu", "safetensors")
     return {
         "languages": arguments.direction.split("-"),
@@ -545,8 +551,15 @@ def _about(
         "recipe": asdict(arguments.recipe),
         "threads": torch.get_num_threads(),
         "versions": {name: version(name) for name in packages},
-        "corpora": {path: sha256(Path(path)) for path in paths},
+        "corpora": _corpus_hashes(arguments),
     }
+
+
+def _corpus_hashes(arguments: Arguments) -> dict[str, str]:
+    """Return the SHA-256 of every file that the corpora are read from."""
+    names = [*arguments.corpus, arguments.dev, arguments.test]
+    paths = [path for name in names if name for path in corpus_files(name)]
+    return {str(path): sha256(path) for path in paths}
 
 
 def _bar(steps: int, done: int = 0) -> "tqdm[Any]":
@@ -576,6 +589,56 @@ def _stop_request() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _finish(training: Training) -> None:
+    """Score the best model, describe it, and say how to use it."""
+    _write_card(training)
+    model = load_model(training.folder, training.arguments.device)
+    translator = training.translator(model)
+    starter = training.material.starter
+    if starter is not None and training.arguments.direction == "en-ja":
+        _report_starter(translator, starter)
+    elif training.material.test:
+        pairs = training.material.test
+        found = [
+            ranked[0].text for ranked in translator.translate([a for a, _ in pairs])
+        ]
+        scores = score(found, [b for _, b in pairs], training.languages[1])
+        print(
+            f"Test ({len(pairs):,} sentences, greedy): chrF {scores.chrf:.1f}, BLEU "
+            f"{scores.bleu:.1f} ({scores.bleu_signature})"
+        )
+    minutes, seconds = divmod(round(time.perf_counter() - BEGAN), 60)
+    print(f"Done in {minutes} min {seconds} s: {training.folder}. Try it:")
+    named = "" if training.folder == Arguments.out else f"--model {training.folder} "
+    example = ARTICLE[0] if starter is not None else "Where is the station?"
+    print(f'  python translate.py {named}"{example}"')
+
+
+def _report_starter(translator: Translator, starter: StarterCorpus) -> None:
+    """Print how well the starter corpus was learned, and how crisp the attention is."""
+
+    def translate(texts: Sequence[str]) -> list[str]:
+        return [ranked[0].text for ranked in translator.translate(texts)]
+
+    print("\nTest sentences of the starter corpus, none of which was trained on:")
+    for result in test_results(starter, translate):
+        print(
+            f"  {result.name:<28}{len(result.pairs):>6,} sentences   exact "
+            f"{result.exact:6.1%}   chrF {result.chrf:5.1f}"
+        )
+    model, source, target = translator.model, translator.source, translator.target
+    print("Cross-attention against the true word alignments of the new sentences:")
+    for name, scores in alignment_scores(model, source, target, starter).items():
+        weight = ""
+        if scores.true_weight is not None:
+            weight = f"   weight on the true word {scores.true_weight:.2f}"
+        print(
+            f"  {name:<28}alignment error rate {scores.error_rate:.3f}   sure links "
+            f"found {scores.sure_recall:6.1%}{weight}"
+        )
+    print(f"{ARTICLE[0]} → {translate(ARTICLE)[0]}\n")
 
 
 def _write_card(training: Training) -> None:

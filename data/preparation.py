@@ -3,10 +3,12 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from datasets import concatenate_datasets
 
+import data.starter
 from data.batching import EncodedPairs, encode_pairs
 from data.corpus import Pair, clean, hold_out, pairs_of, read_corpus
 from data.starter.compose import StarterCorpus, compose, vary
@@ -44,6 +46,14 @@ class _Texts:
     dev: list[Pair] = field(default_factory=list)
     test: list[Pair] = field(default_factory=list)
     words: dict[str, Sequence[str]] = field(default_factory=dict)
+
+
+def corpus_files(name: str) -> list[Path]:
+    """Return the files that a corpus is read from."""
+    if name == STARTER:
+        folder = Path(data.starter.__file__).parent
+        return sorted(folder.glob("*.tsv"))
+    return [Path(part) for part in name.split(",")]
 
 
 def prepare(
@@ -87,7 +97,9 @@ def prepare(
     pairs, train = _encode(pairs, *encoders, say)
     kept_dev, dev_encoded = _encode(texts.dev, *encoders, lambda _: None)
     if not pairs or not kept_dev:
-        raise TextError(f"all sentences are over {max_length} tokens: raise --max-length")
+        raise TextError(
+            f"all sentences are over {max_length} tokens: raise --max-length"
+        )
     return Material(
         tuple(pairs),
         train,
@@ -148,6 +160,7 @@ def _encode(
     say: Callable[[str], object],
 ) -> tuple[list[Pair], EncodedPairs]:
     """Return the pairs that fit into max_length tokens a side, as text and as ids."""
+
     def ids_of(text: str) -> list[int]:
         known = words.get(text)
         return target.encode(text) if known is None else target.encode_words(known)

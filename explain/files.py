@@ -175,7 +175,10 @@ def to_bertviz(trace: AttentionTrace) -> list[dict[str, Any]]:
 
 def _json_bytes(trace: AttentionTrace, values: bool) -> bytes:
     text = json.dumps(
-        to_json(trace, values), ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        to_json(trace, values),
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=(",", ":"),
     )
     return text.encode() + b"\n"
 
@@ -245,7 +248,9 @@ def _map_from_json(data: Mapping[str, Any]) -> AttentionMap:
     kind = _kind(data["kind"])
     if (data.get("rows"), data.get("columns")) not in {SIDES[kind], (None, None)}:
         raise ValueError(f"a {kind} map with rows of {data.get('rows')!r}")
-    values = {str(name): _array(value) for name, value in data.get("values", {}).items()}
+    values = {
+        str(name): _array(value) for name, value in data.get("values", {}).items()
+    }
     if values and not set(VALUES) <= set(values):
         raise ValueError(f"a map with some of its values: {sorted(values)}")
     weights = _array(data["weights"])

@@ -206,9 +206,7 @@ def recompute_weights(found: AttentionMap) -> NDArray[np.float64]:
     return result
 
 
-def _check_values(
-    found: AttentionMap, weights: NDArray[np.float64], name: str
-) -> None:
+def _check_values(found: AttentionMap, weights: NDArray[np.float64], name: str) -> None:
     if np.abs(recompute_weights(found) - weights).max() > TOLERANCE:
         raise TraceError(f"the weights of the {name} do not follow from its q and k")
     context = weights @ found.values["v"].astype(np.float64)
@@ -258,4 +256,3 @@ def _projections(model: Transformer) -> list[Projections]:
 def _array(tensor: Tensor) -> Array:
     result: Array = np.ascontiguousarray(tensor.float().cpu().numpy())
     return result
-

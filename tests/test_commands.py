@@ -528,7 +528,7 @@ def test_a_model_that_finds_no_end(
     weights = load_model(run).state_dict()
     weights["target_embedding.weight"][300] *= 100
     weights["decoder_norm.weight"] *= 0
-    weights["decoder_norm.bias"] = weights["target_embedding.weight"][300]
+    weights["decoder_norm.bias"] = weights["target_embedding.weight"][300].clone()
     save_weights(run, weights)
     _translate(run, "--beam", 2, "--attention", tmp_path / "a.json", BIRD)
     said = capsys.readouterr()
@@ -561,6 +561,8 @@ def test_a_model_that_finds_no_end(
         (["--input", "none.txt", "x"], "give sentences, --input or --evaluate"),
         (["--input", "jis.txt", "--output", "o.txt"], "jis.txt, line 2, byte 1: not"),
         (["--input", "two.txt", "--output", "o.txt", "--attention", "a.json"],
+         "a.json holds one sentence, and there are 2"),
+        (["--input", "two.txt", "--attention", "a.jsonl", "--attention", "a.json"],
          "a.json holds one sentence, and there are 2"),
         (["--input", "two.txt", "--output", "no/o.txt"], "no: no such folder"),
         (["--input", "."], "directory"),

@@ -134,8 +134,8 @@ def test_broken_corpora_are_refused(
 
 def test_cleaning_counts_what_it_removes() -> None:
     read = [
-        ("Good morning.", "おはよう。"),  # kept
-        (" Good morning. ", "おはよう。\u3000"),  # said twice, but for space
+        (" Good night. ", "おやすみ。\u3000"),  # kept, without its space
+        ("Good night.", "おやすみ。"),  # said twice
         ("", "空"),  # empty
         ("nothing", " \u3000"),  # empty
         ("x" * (MAX_CHARACTERS + 1), "x" * MAX_CHARACTERS),  # long
@@ -147,13 +147,14 @@ def test_cleaning_counts_what_it_removes() -> None:
     ]
     held_out = [("GOOD MORNING", "x"), ("y", "やあ")]
     kept, report = clean(read, held_out)
-    assert kept == [("Hi!", "長" * 38), ("Hi!", "短い")]
-    assert (report.read, report.kept) == (10, 2)
+    night = ("Good night.", "おやすみ。")
+    assert kept == [night, ("Hi!", "長" * 38), ("Hi!", "短い")]
+    assert (report.read, report.kept) == (10, 3)
     assert (report.empty, report.long, report.ratio) == (2, 1, 1)
-    assert (report.duplicate, report.shared) == (1, 3)
+    assert (report.duplicate, report.shared) == (1, 2)
     said = str(report)
-    assert "10 pairs read, 2 kept" in said
-    for part in ("2 with an empty side", "1 said twice", "3 that share a side"):
+    assert "10 pairs read, 3 kept" in said
+    for part in ("2 with an empty side", "1 said twice", "2 that share a side"):
         assert part in said
 
 

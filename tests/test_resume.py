@@ -145,7 +145,11 @@ def test_records_of_steps_that_were_lost_are_done_again(
     """As after a crash: records and weights from later than the last save."""
     with (stopped / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 70, "seconds": 9, "loss": 1e9}\n{"step": 80, "los')
+    best = (stopped / "model.safetensors").read_bytes()
     shutil.copy(whole / "model.safetensors", stopped)
+    with signals_at({61: (signal.SIGINT,)}):
+        assert train.main(["--resume", str(stopped)]) == 130
+    assert (stopped / "model.safetensors").read_bytes() == best
     assert train.main(["--resume", str(stopped)]) == 0
     _assert_equal_runs(stopped, whole)
 

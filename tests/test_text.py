@@ -51,6 +51,11 @@ def test_line_ends_and_byte_order_marks_are_dropped(
     assert _lines(content.encode()) == ["a", "", " b ", "\ufeffc"]
 
 
+def test_one_carriage_return_belongs_to_the_end_and_no_more() -> None:
+    assert _lines(b"a\r\r\n\r\n\rb\r") == ["a\r", "", "\rb"]
+    assert _lines(b"a \t\r\n") == ["a \t"]
+
+
 def test_nothing_has_no_lines() -> None:
     assert _lines(b"") == []
     assert _lines(b"\n") == [""]

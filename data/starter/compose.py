@@ -136,8 +136,8 @@ def _allowed(sentence: Sentence, english: str) -> bool:
     """Return whether words keep apart that must, and the tense stays clear."""
     fills = sentence.fills
     for fill in fills.values():
-        if fill.noun is not None and fill.noun.not_with:
-            stem = re.escape(fill.noun.not_with.removesuffix("e"))
+        for word in fill.noun.not_with if fill.noun else ():
+            stem = re.escape(word.removesuffix("e"))
             if re.search(rf"\b{stem}(e|es|ed|ing|s)?\b", english, re.IGNORECASE):
                 return False
         verb = fill.verb
@@ -238,17 +238,20 @@ class _HeldOut:
 
 
 def _hold_out(
-    lexicon: Lexicon, rng: random.Random, sentences: Iterable[Pair]
+    lexicon: Lexicon, rng: random.Random, fixed: Iterable[Iterable[str]]
 ) -> _HeldOut:
-    """Choose the combinations to hold out; no word loses more than a quarter."""
+    """Choose the combinations to hold out; no word loses more than a quarter.
+
+    None of them stands in the `fixed` words: hand-written sentences and patterns.
+    """
     licensed = _licensed(lexicon)
     totals: dict[str, int] = {}
     for pair in licensed:
         for word in pair:
             totals[word] = totals.get(word, 0) + 1
     spoken: dict[str, list[str]] = {}
-    for sentence in sentences:
-        text = f" {' '.join(sentence.source_words)} ".lower()
+    for words in fixed:
+        text = f" {' '.join(words)} ".lower()
         for first in set(text.split()):
             spoken.setdefault(first, []).append(text)
     chosen: dict[Combination, tuple[str, ...]] = {}
@@ -269,7 +272,7 @@ def _hold_out(
 def _spoken(
     pair: Combination, forms: tuple[str, ...], spoken: dict[str, list[str]]
 ) -> bool:
-    """Return whether a hand-written sentence may hold the combination."""
+    """Return whether a fixed sentence may hold the combination."""
     noun = f" {pair[1].lower()}"
     return any(noun in text for form in forms for text in spoken.get(form.lower(), ()))
 
@@ -343,7 +346,9 @@ class _Composer:
         self.lexicon = read_lexicon(folder)
         self.patterns = read_patterns(folder)
         self.sentences = _read_all_sentences(folder)
-        self.held_out = _hold_out(self.lexicon, self.rng, self.sentences)
+        fixed = [list(pair.source_words) for pair in self.sentences]
+        fixed += [[mark.text for mark in p.english] for p in self.patterns]
+        self.held_out = _hold_out(self.lexicon, self.rng, fixed)
         self.sampler = Sampler(self.lexicon, self.rng)
         self.deck = [p for p in self.patterns for _ in range(p.weight)]
         self.seen = {key(pair.source): pair.target for pair in self.sentences}

@@ -8,7 +8,7 @@ English and the one before in Japanese. The head of patterns.tsv explains the sl
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -422,6 +422,8 @@ class Sentence:
             person = fill.person
             atoms += match(person.object, person.japanese, f"{name}.p")[0]
         elif name.startswith("do") and fill.noun is not None:
+            if subject and subject.person in ("1p", "3p") and "each" in verb.uses:
+                fill = _one_each(fill, fill.noun)
             atoms += noun_english(name, fill, "", subject.own if subject else "your")
         return atoms
 
@@ -479,6 +481,13 @@ def _many(fill: Fill, noun: Noun) -> bool:
     bare = fill.determiner in ("a", "adj") and not noun.article
     generic = fill.determiner in ("generic", "plural") and noun.article != "the"
     return bool(noun.plural) and (bare or generic)
+
+
+def _one_each(fill: Fill, noun: Noun) -> Fill:
+    """Return a noun phrase for several people who have one each (wear red hats)."""
+    if fill.determiner in ("a", "adj") and noun.plural:
+        return replace(fill, determiner="plural")
+    return fill
 
 
 def _phrase(

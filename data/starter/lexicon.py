@@ -111,7 +111,7 @@ class Noun:
     counter: str
     classes: tuple[str, ...]
     times: frozenset[str]
-    not_with: str
+    not_with: tuple[str, ...]
     row: Row
 
     @property
@@ -265,7 +265,7 @@ def _noun(row: Row, counters: frozenset[str]) -> Noun:
         counter=row.text("counter"),
         classes=row.items("classes"),
         times=frozenset(row.items("times")),
-        not_with=row.text("not_with"),
+        not_with=row.items("not_with"),
         row=row,
     )
 

@@ -24,6 +24,7 @@ from data.starter.lexicon import (
 T = TypeVar("T")
 Drawn = TypeVar("Drawn", Fill, Person, Verb, Noun, Adjective, Place, Word)
 DAY_PARTS = frozenset(("morning", "noon", "evening", "night"))
+HABITS = frozenset(("habit", "hobby", "while", "routine", "clock", "dont"))
 NUMBERS = {
     "few": ("two", "three"),
     "many": ("two", "three", "four", "five", "six"),
@@ -31,7 +32,7 @@ NUMBERS = {
 }
 DETERMINERS = frozenset(
     ("a", "the", "this", "that", "his", "your", "generic", "plural", "counted", "bare")
-) | {"adj", "own"}
+) | {"adj", "goodadj", "own"}
 
 
 class Impossible(Exception):
@@ -131,7 +132,7 @@ class Sampler:
         for verb in self.lexicon.verbs:
             if not wanted <= verb.uses or not self._has_room(pattern, verb):
                 continue
-            habit = bool(wanted & {"habit", "hobby", "while", "routine", "clock"})
+            habit = bool(wanted & HABITS)
             if flag:
                 actions += self._with_adjective(verb, flag, habit)
             elif verb.objects:
@@ -211,13 +212,13 @@ class Sampler:
     def _thing(self, pattern: Pattern, slot: Slot, fills: Fills) -> Fill:
         noun = self._thing_noun(pattern, slot, fills)
         determiner = draw(self.rng, slot.forms or ("a",))
-        adjective = owner = None
-        if determiner == "adj":
-            adjective = draw(self.rng, self._adjectives[noun])
-        if determiner in ("his", "your"):
-            groups = ("I", "I", "he", "we", "they", "name", "family")
-            group = draw(self.rng, groups) if determiner == "his" else "you"
-            owner = self._rare(self._groups[group])
+        adjective = None
+        if determiner.endswith("adj"):
+            some = self._adjectives[noun]
+            if determiner == "goodadj":
+                some = [a for a in some if a.tone != "bad" or a.group == "price"]
+            adjective, determiner = self._rare(some), "adj"
+        owner = self._owner(noun, determiner)
         counter = self._counters.get(noun.counter)
         return Fill(
             noun=noun,
@@ -227,18 +228,34 @@ class Sampler:
             counter=counter,
         )
 
+    def _owner(self, noun: Noun, determiner: str) -> Person | None:
+        """Return whose it is; several people own only what they can share."""
+        if determiner == "your":
+            return self._rare(self._groups["you"])
+        if determiner != "his":
+            return None
+        groups: tuple[str, ...] = ("I", "I", "he", "name", "family")
+        if "shared" in noun.classes:
+            groups += ("we", "they")
+        people = self._groups[draw(self.rng, groups)]
+        if "shared" not in noun.classes:
+            people = [p for p in people if p.person not in ("1p", "3p")]
+        return self._rare(people)
+
     def _thing_noun(self, pattern: Pattern, slot: Slot, fills: Fills) -> Noun:
         nouns = [fill.noun for fill in fills.values() if fill.noun]
         if slot.options == ("itself",):
             return nouns[0]
         if slot.options == ("same",):
+            first = pattern.slot("thing")
+            assert first is not None
             kind = nouns[0].classes[0]
-            some = [n for n in self.lexicon.nouns if n.classes[:1] == (kind,)]
+            some = [n for n in self._nouns[first] if n.classes[0] == kind]
         else:
             if slot not in self._nouns:
                 self._nouns[slot] = self._list_nouns(pattern, slot)
             some = self._nouns[slot]
-        return self._rare([noun for noun in some if noun not in nouns])
+        return self._rare([n for n in some if not any(_overlap(n, m) for m in nouns)])
 
     def _list_nouns(self, pattern: Pattern, slot: Slot) -> list[Noun]:
         nouns = list(self.lexicon.nouns_of(slot.options, pattern.row))
@@ -248,7 +265,7 @@ class Sampler:
         if "counted" in slot.forms:
             nouns = [noun for noun in nouns if noun.counter and noun.plural]
         adj = pattern.slot("adj")
-        if adj or "adj" in slot.forms:
+        if adj or any(form.endswith("adj") for form in slot.forms):
             tones = adj.options if adj else ()
             nouns = [n for n in nouns if _toned(self._adjectives[n], tones)]
         if not nouns:
@@ -373,6 +390,17 @@ class Sampler:
         assert spot is not None
         words = [w for w in self._words(slot) if w.tags & frozenset(spot.options)]
         return Fill(word=self._rare(words))
+
+
+def _overlap(one: Noun, other: Noun) -> bool:
+    """Return whether one is a kind of the other (roses, flowers; modern art, art)."""
+    return (
+        one is other
+        or one.english in other.classes
+        or other.english in one.classes
+        or f" {one.english}".endswith(f" {other.english}")
+        or f" {other.english}".endswith(f" {one.english}")
+    )
 
 
 def _owns(pattern: Pattern) -> bool:
