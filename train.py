@@ -50,7 +50,7 @@ from model.training import (
     TrainingState,
     batch_loss,
     hardware_precisions,
-    keep_freed_memory,
+    tune_memory,
 )
 from model.transformer import Transformer
 from translate import Translator, words_of
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
-    keep_freed_memory()
+    tune_memory()
     if arguments.resume is None:
         training = _begin(arguments, argv)
     elif sum(word.startswith("--") for word in argv) > 1:
@@ -462,7 +462,7 @@ def _validate(training: Training) -> None:
 def _score_test(training: Training) -> None:
     """Score the best model on the test sentences, where there are any."""
     pairs = training.material.test
-    if not pairs:
+    if not pairs or training.material.starter is not None:
         return
     model = copy.deepcopy(training.state.averaged)
     model.load_state_dict(training.best["weights"])
@@ -599,16 +599,6 @@ def _finish(training: Training) -> None:
     starter = training.material.starter
     if starter is not None and training.arguments.direction == "en-ja":
         _report_starter(translator, starter)
-    elif training.material.test:
-        pairs = training.material.test
-        found = [
-            ranked[0].text for ranked in translator.translate([a for a, _ in pairs])
-        ]
-        scores = score(found, [b for _, b in pairs], training.languages[1])
-        print(
-            f"Test ({len(pairs):,} sentences, greedy): chrF {scores.chrf:.1f}, BLEU "
-            f"{scores.bleu:.1f} ({scores.bleu_signature})"
-        )
     minutes, seconds = divmod(round(time.perf_counter() - BEGAN), 60)
     print(f"Done in {minutes} min {seconds} s: {training.folder}. Try it:")
     named = "" if training.folder == Arguments.out else f"--model {training.folder} "

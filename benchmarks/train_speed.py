@@ -25,7 +25,7 @@ from data.batching import Batch, EncodedPairs, encode_pairs, make_batch, plan_ba
 from model.command import parse, run
 from model.config import ModelConfig
 from model.layers import sinusoidal_positions
-from model.training import Recipe, TrainingState, keep_freed_memory
+from model.training import Recipe, TrainingState, tune_memory
 from model.transformer import Transformer
 
 Contender = Literal["ours", "torch fp32", "torch bf16"]
@@ -159,7 +159,7 @@ def step_of(contender: Contender, config: ModelConfig) -> Callable[[Batch], obje
 def measure(contender: Contender, shape: Shape, seconds: float) -> float:
     """Return a contender's target tokens a second."""
     if contender == "ours":
-        keep_freed_memory()
+        tune_memory()
     pairs, step = corpus(), step_of(contender, shape.config())
     batches = plan_batches(pairs, BATCH_TOKENS, np.random.default_rng(1))
     for rows in batches[:3]:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 Ids = Sequence[int]
+ROWS = 16
+"""Rows of a batch come in multiples of this (see `plan_batches`)."""
 
 
 class Ragged:
@@ -91,7 +93,9 @@ def plan_batches(
 
     A batch's size is its rows times its longest source plus its longest target. With a
     generator the batches, and the pairs of equal length among them, are in random
-    order. A pair that is larger than the budget gets a batch of its own.
+    order. A pair that is larger than the budget gets a batch of its own. Rows come in
+    multiples of ROWS where the budget allows, so that the shapes of batches recur: a
+    processor's matrix kernels are made anew for each new shape.
     """
     order = np.arange(len(pairs))
     if generator is not None:
@@ -99,16 +103,19 @@ def plan_batches(
     # Stable, so that pairs of equal lengths stay in their random order.
     source, target = pairs.source.lengths[order], pairs.target.lengths[order] - 1
     order = order[np.lexsort((source, target))]
-    batches, first, widest_s, widest_t = [], 0, 0, 0
-    for index, (s, t) in enumerate(
-        zip(pairs.source.lengths[order], pairs.target.lengths[order] - 1, strict=True)
-    ):
-        widest_s, widest_t = max(widest_s, s), max(widest_t, t)
-        if (index + 1 - first) * (widest_s + widest_t) > tokens and index > first:
-            batches.append(order[first:index])
-            first, widest_s, widest_t = index, s, t
-    if first < len(order):
-        batches.append(order[first:])
+    source, target = pairs.source.lengths[order], pairs.target.lengths[order] - 1
+    batches, first = [], 0
+    while first < len(order):
+        # Targets only get longer, so a batch cannot reach beyond this.
+        last = first + max(tokens // (int(target[first]) + 1), 1)
+        widest = np.maximum.accumulate(source[first:last])
+        widest = widest + np.maximum.accumulate(target[first:last])
+        sizes = widest * np.arange(1, len(widest) + 1)
+        rows = max(int(np.searchsorted(sizes, tokens, side="right")), 1)
+        if rows > ROWS and first + rows < len(order):
+            rows -= rows % ROWS
+        batches.append(order[first : first + rows])
+        first += rows
     if generator is not None:
         generator.shuffle(batches)  # type: ignore[arg-type]
     return batches

@@ -177,7 +177,8 @@ def hold_out(
         if len(taken) + len(groups[group]) <= min(max(count, 1), len(pairs) - 1):
             taken.update(groups[group])
     if not taken and len(groups) > 1:  # all groups are larger than that
-        taken.update(min(groups.values(), key=lambda group: len(group)))
+        smallest = min(groups.values(), key=len)
+        taken.update(smallest)
     if not taken:
         raise TextError(
             f"{len(pairs)} pair(s) that share their sentences cannot be split: name "

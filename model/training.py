@@ -249,12 +249,15 @@ def _optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimize
     return [*optimizers, adamw]
 
 
-def keep_freed_memory() -> None:
-    """Ask the C library to keep freed memory for the next step, where it can.
+def tune_memory() -> None:
+    """Settle how the C library and oneDNN use memory; to be called before a training.
 
-    By default glibc hands every large buffer back to the system and gets it again, page
-    by page, an instant later: a third of a training step (docs/experiments.md).
+    glibc hands every large buffer back to the system and gets it again, page by page,
+    an instant later, which took a third of a step; it is asked to keep them. oneDNN
+    keeps the kernels of the last 1,024 shapes, 500 MB of them in a training whose
+    batches are of many shapes; 64 are enough for the layers of one step to share them.
     """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     mallopt = (
         getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     )

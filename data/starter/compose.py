@@ -192,7 +192,7 @@ def _licensed(lexicon: Lexicon) -> dict[Combination, tuple[str, ...]]:
         for noun in lexicon.nouns_of(verb.objects, verb.row):
             pair = (verb.base, noun.english)
             pairs[pair] = tuple(form.split()[0] for form in forms)
-            if not verb.combine:
+            if not verb.combine or noun.not_with:
                 irregular.add(pair)
     for adjective in lexicon.adjectives:
         forms = (
@@ -205,7 +205,7 @@ def _licensed(lexicon: Lexicon) -> dict[Combination, tuple[str, ...]]:
         for noun in lexicon.nouns_of(adjective.describes, adjective.row):
             pair = (adjective.english, noun.english)
             pairs[pair] = tuple(form.split()[-1] for form in forms if form)
-            if not adjective.combine:
+            if not adjective.combine or noun.not_with:
                 irregular.add(pair)
     return {pair: forms for pair, forms in pairs.items() if pair not in irregular}
 

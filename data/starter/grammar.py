@@ -422,10 +422,16 @@ class Sentence:
             person = fill.person
             atoms += match(person.object, person.japanese, f"{name}.p")[0]
         elif name.startswith("do") and fill.noun is not None:
-            if subject and subject.person in ("1p", "3p") and "each" in verb.uses:
+            if "each" in verb.uses and self._several(subject):
                 fill = _one_each(fill, fill.noun)
             atoms += noun_english(name, fill, "", subject.own if subject else "your")
         return atoms
+
+    def _several(self, subject: Person | None) -> bool:
+        """Return whether several people act; let's and shall we are also we."""
+        if subject is None:
+            return self.pattern.english[0].text in ("Let's", "Shall")
+        return subject.person in ("1p", "3p")
 
     def _japanese(self, mark: Mark) -> list[Atom]:
         name, form, fill = mark.slot, mark.form, self.fills[mark.slot]

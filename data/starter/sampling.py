@@ -109,7 +109,7 @@ class Sampler:
         people = [
             person
             for person in self._groups.get(group, ())
-            if person not in taken
+            if not any(_includes(person, other) for other in taken)
             and all(person.own in noun.classes for noun in person_nouns)
         ]
         return Fill(person=self._rare(people))
@@ -121,7 +121,8 @@ class Sampler:
             self._actions[slot] = self._list_actions(pattern, slot)
         fill = self._rare(self._actions[slot])
         subject = fills.get(f"who{slot.digit}")
-        if fill.person is not None and subject and fill.person is subject.person:
+        other = subject.person if subject else None
+        if fill.person and other and _includes(fill.person, other):
             raise Impossible
         return fill
 
@@ -166,12 +167,11 @@ class Sampler:
         for noun in self._objects_of[verb]:
             for adjective in self._adjectives[noun]:
                 fits = adjective.group in verb.adjectives
+                if adjective.tone == "bad" and adjective.group == "content":
+                    fits = fits and "judge" in verb.uses
                 if fits and (flag == "adj" or adjective.tone != "bad"):
-                    actions.append(
-                        Fill(
-                            verb=verb, noun=noun, adjective=adjective, determiner="adj"
-                        )
-                    )
+                    kind = "plural" if "plural" in verb.article else "adj"
+                    actions.append(Fill(None, verb, noun, adjective, determiner=kind))
         return actions
 
     def _verb(self, pattern: Pattern, slot: Slot, fills: Fills) -> Fill:
@@ -390,6 +390,12 @@ class Sampler:
         assert spot is not None
         words = [w for w in self._words(slot) if w.tags & frozenset(spot.options)]
         return Fill(word=self._rare(words))
+
+
+def _includes(one: Person, other: Person) -> bool:
+    """Return whether one is the other, or one of them (my mother, my parents)."""
+    adults = {"adult", "adults"}
+    return one is other or adults <= (one.groups | other.groups)
 
 
 def _overlap(one: Noun, other: Noun) -> bool:
