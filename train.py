@@ -62,8 +62,10 @@ RESERVED = 0.06
 """Share of --minutes that validations and saves take."""
 SAVE_SECONDS = 60.0
 LOG_STEPS = 10
-ARTICLE = ("I love machine learning",)
+ARTICLE = {"en": "I love machine learning", "ja": "私は機械学習が大好きです。"}
 """The sentence that the articles on attention take; never trained on."""
+ARTICLE_GOLD = "0-0 1-4 2-1 3-2 1?3 1?5"
+"""Its word alignment, by the starter corpus's words."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -594,16 +596,28 @@ def _stop_request() -> Iterator[Stop]:
 def _finish(training: Training) -> None:
     """Score the best model, describe it, and say how to use it."""
     _write_card(training)
-    model = load_model(training.folder, training.arguments.device)
-    translator = training.translator(model)
+    translator = Translator.load(training.folder, training.arguments.device)
     starter = training.material.starter
     if starter is not None and training.arguments.direction == "en-ja":
         _report_starter(translator, starter)
+    page = _write_page(training, translator)
     minutes, seconds = divmod(round(time.perf_counter() - BEGAN), 60)
-    print(f"Done in {minutes} min {seconds} s: {training.folder}. Try it:")
+    print(f"Done in {minutes} min {seconds} s: {training.folder}")
+    print(f"Its attention, to look at in a browser: {page}")
     named = "" if training.folder == Arguments.out else f"--model {training.folder} "
-    example = ARTICLE[0] if starter is not None else "Where is the station?"
-    print(f'  python translate.py {named}"{example}"')
+    print(f'Try it: python translate.py {named}"{ARTICLE[training.languages[0]]}"')
+
+
+def _write_page(training: Training, translator: Translator) -> Path:
+    """Write the page of the article's sentence into the run directory."""
+    sentence = ARTICLE[training.languages[0]]
+    [[best]] = translator.translate([sentence])
+    trace = translator.trace(sentence, best.hypothesis.ids, best.hypothesis.complete)
+    known = training.material.starter is not None and best.text == ARTICLE["ja"]
+    page = translator.page([trace], gold=ARTICLE_GOLD if known else None)
+    path = training.folder / "attention.html"
+    write_atomically(path, lambda to: to.write_text(page, "utf-8"))
+    return path
 
 
 def _report_starter(translator: Translator, starter: StarterCorpus) -> None:
@@ -628,7 +642,7 @@ def _report_starter(translator: Translator, starter: StarterCorpus) -> None:
             f"  {name:<28}alignment error rate {scores.error_rate:.3f}   sure links "
             f"found {scores.sure_recall:6.1%}{weight}"
         )
-    print(f"{ARTICLE[0]} → {translate(ARTICLE)[0]}\n")
+    print(f"{ARTICLE['en']} → {translate([ARTICLE['en']])[0]}\n")
 
 
 def _write_card(training: Training) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import torch
 import tyro
@@ -15,12 +15,25 @@ import tyro
 from data.text import normalise, read_file, read_lines
 from data.tokenizer import Tokenizer
 from explain import files
-from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
+from explain.glossary import Glossary, read_glossary
+from explain.trace import (
+    AttentionTrace,
+    Kind,
+    ModelNote,
+    Source,
+    Target,
+    trace_attention,
+)
 from model.checkpoint import load_model, read_config, sha256, write_atomically
 from model.command import check_device, parse, run
 from model.search import Hypothesis, search
 from model.transformer import Transformer
 
+if TYPE_CHECKING:  # slow to import, and only some translations need it
+    from explain.alignment import Word
+
+SUFFIXES = (*files.SUFFIXES, ".png", ".svg", ".html")
+"""What the name of an attention file may end in."""
 CHUNK = 512
 """Lines that are read, translated and written together."""
 BATCH_TOKENS = 4096
@@ -58,10 +71,12 @@ class Translator:
         weights_sha256: str = "",
         known_words: frozenset[str] = frozenset(),
         languages: tuple[str, str] = ("en", "ja"),
+        glossary: Glossary | None = None,
     ) -> None:
         self.model, self.source, self.target = model, source, target
         self.languages = languages
         self.known_words = known_words
+        self.glossary: Glossary = glossary or {}
         config: dict[str, Any] = vars(model.config)
         self.note = ModelNote(name, weights_sha256, config)
 
@@ -83,6 +98,7 @@ class Translator:
             sha256(folder / "model.safetensors"),
             frozenset(read_file(words)) if words.is_file() else frozenset(),
             tuple(config.get("languages", ("en", "ja"))),
+            read_glossary(folder / "glossary.tsv"),
         )
 
     def translate(
@@ -163,6 +179,48 @@ class Translator:
             ),
         )
 
+    def words(self, trace: AttentionTrace) -> "tuple[list[Word], list[Word]]":
+        """Return the source and target words of a trace, by which it can be aligned.
+
+        Raises `ValueError` where Japanese has to be segmented and MeCab is missing.
+        """
+        from explain.alignment import text_words
+
+        source, target = self.languages
+        return (
+            text_words(trace.source.tokens, source, self.glossary),
+            text_words(trace.target.tokens_out, target, self.glossary),
+        )
+
+    def page(
+        self,
+        traces: Sequence[AttentionTrace],
+        gold: str | None = None,
+        what_if: bool = True,
+    ) -> str:
+        """Return the page on which the attention of some translations can be explored.
+
+        gold is the true word alignment of a single one, such as `0-0 1-4 2?3`. what_if
+        asks what each head changes.
+        """
+        from explain.alignment import parse_links
+        from explain.page import GoldAlignment, make_entry, render
+
+        truth = None
+        if gold is not None:
+            source, target = (
+                [word.text for word in side] for side in self.words(traces[0])
+            )
+            truth = GoldAlignment(source, target, parse_links(gold))
+        return render(
+            [
+                make_entry(
+                    self.model, trace, self.target, self.glossary, truth, what_if
+                )
+                for trace in traces
+            ]
+        )
+
     def unknown_words(self, text: str) -> list[str]:
         """Return the words of text that never occurred in training, in their order."""
         if not self.known_words or self.languages[0] == "ja":  # written without spaces
@@ -228,11 +286,29 @@ class Arguments:
     target: str | None = None
     """Score and trace this translation of yours in place of the model's own."""
     attention: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    """Write every attention map there: .json, .jsonl (several sentences) or .npz. May
-    be
-    given several times."""
+    """Write the attention there; may be given several times. .json, .jsonl (several
+    sentences) and .npz hold every map as numbers, .png and .svg are pictures, .html is
+    a page to explore."""
     values: bool = False
     """Put queries, keys, values, scores and weight matrices into the .json as well."""
+    show: bool = False
+    """Print attention maps in the terminal."""
+    walk: bool = False
+    """Print how the model computed one row, step by step, with its numbers."""
+    align: bool = False
+    """Print which source word each target word looks at, as pairs of word numbers."""
+    maps: tuple[Kind, ...] = ()
+    """Kinds of maps for --show and for pictures: all unless named."""
+    layer: int | None = None
+    """Look at this layer, counted from 1."""
+    head: int | None = None
+    """Look at this head, counted from 1."""
+    token: str | None = None
+    """With --walk: the token to follow."""
+    gold: str | None = None
+    """A true word alignment, such as "0-0 1-4", to mark in the .html."""
+    no_what_if: bool = False
+    """Leave out of the .html what each head changes, which takes a moment."""
     evaluate: Path | None = None
     """Translate a file of sentence TAB reference; print BLEU and chrF."""
     device: str = "cpu"
@@ -252,17 +328,27 @@ class Arguments:
         if self.target is not None and len(self.texts) != 1:
             raise ValueError("--target goes with exactly one sentence, in quotes")
         for path in self.attention:
-            files.check_name(path, len(self.texts) if self.texts else None)
-        if self.values and not any(
-            p.suffix in {".json", ".jsonl"} for p in self.attention
-        ):
+            check_name(path, len(self.texts) if self.texts else None)
+        suffixes = {path.suffix for path in self.attention}
+        if self.values and not suffixes & {".json", ".jsonl"}:
             raise ValueError("--values goes with --attention FILE.json or FILE.jsonl")
+        if (self.gold or self.no_what_if) and ".html" not in suffixes:
+            raise ValueError("--gold and --no-what-if go with --attention FILE.html")
+        if self.token is not None and not self.walk:
+            raise ValueError("--token goes with --walk")
+        if (self.align or self.gold) and self.n_best > 1:
+            raise ValueError("--align and --gold go with one translation: no --n-best")
         if not math.isfinite(self.length_penalty):
             raise ValueError(f"--length-penalty {self.length_penalty}: give a number")
         for text in (*self.texts, self.target or ""):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise ValueError("a sentence is not UTF-8: set the terminal to UTF-8")
         check_device(self.device)
+
+    @property
+    def wants_trace(self) -> bool:
+        """Whether anything of the attention is asked for."""
+        return bool(self.attention or self.show or self.walk or self.align)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -305,9 +391,9 @@ def _write(translator: Translator, arguments: Arguments, lines: Iterable[str]) -
         for text in _translated(translator, arguments, lines, traces):
             write(text + "\n")
         for path in arguments.attention:  # before the first is written
-            files.check_name(path, len(traces))
+            check_name(path, len(traces))
         for path in arguments.attention:
-            files.write(path, traces, arguments.values)
+            _write_attention(translator, arguments, path, traces)
 
     def write_to(path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as file:
@@ -336,11 +422,16 @@ def _translated(
         ):
             if found:
                 _warn(translator, number, text, found[0])
-            yield from _printed(arguments, number, found)
-            if arguments.attention and found:
+            trace = None
+            if found and arguments.wants_trace:
                 best = found[0].hypothesis
                 wanted = arguments.target or best.ids
-                traces.append(translator.trace(text, wanted, best.complete))
+                trace = translator.trace(text, wanted, best.complete)
+            yield from _printed(translator, arguments, number, found, trace)
+            if trace is not None:
+                yield from _views(translator, arguments, trace)
+            if trace is not None and arguments.attention:
+                traces.append(trace)
 
 
 def _hypotheses(
@@ -360,7 +451,11 @@ def _hypotheses(
 
 
 def _printed(
-    arguments: Arguments, number: int, found: Sequence[Translation]
+    translator: Translator,
+    arguments: Arguments,
+    number: int,
+    found: Sequence[Translation],
+    trace: AttentionTrace | None,
 ) -> Iterator[str]:
     """Yield one line for a sentence, or one for each of its n best translations."""
     if not found:
@@ -371,7 +466,83 @@ def _printed(
             columns.insert(0, f"{translation.hypothesis.score:.4f}")
         if arguments.n_best > 1:
             columns = [str(number), str(rank), *columns]
+        if arguments.align and trace is not None:
+            columns.append(_alignment(translator, arguments, trace))
         yield "\t".join(columns)
+
+
+def _alignment(
+    translator: Translator, arguments: Arguments, trace: AttentionTrace
+) -> str:
+    """Return the word alignment of a trace in Pharaoh format."""
+    from explain.alignment import Heads, align, pharaoh
+
+    numbers = (arguments.layer, arguments.head)
+    heads = Heads(*(None if number is None else number - 1 for number in numbers))
+    return pharaoh(align(trace, *translator.words(trace), heads))
+
+
+def _views(
+    translator: Translator, arguments: Arguments, trace: AttentionTrace
+) -> Iterator[str]:
+    """Yield what --show and --walk print of a trace."""
+    shown: list[Any] = []
+    chosen = {"layer": arguments.layer, "head": arguments.head}
+    if arguments.show:
+        from explain.terminal import show
+
+        shown += show(trace, translator.glossary, arguments.maps or None, **chosen)
+    if arguments.walk:
+        from explain.walk import walk
+
+        shown += walk(
+            translator.model,
+            trace,
+            translator.target,
+            translator.glossary,
+            arguments.token,
+            **chosen,
+        )
+    if shown:
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        with console.capture() as printed:
+            for part in shown:
+                console.print(part)
+        yield "\n".join(line.rstrip(" ") for line in printed.get().splitlines())
+
+
+def check_name(path: Path, sentences: int | None = None) -> None:
+    """Raise `ValueError` unless the attention of so many sentences can go to path."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: give a name that ends in {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+    if path.suffix not in {".jsonl", ".html"} and sentences not in {None, 1}:
+        raise ValueError(
+            f"{path} holds one sentence, and there are {sentences}: give a .jsonl or "
+            ".html file"
+        )
+
+
+def _write_attention(
+    translator: Translator,
+    arguments: Arguments,
+    path: Path,
+    traces: Sequence[AttentionTrace],
+) -> None:
+    """Write one of the --attention files."""
+    if path.suffix in files.SUFFIXES:
+        files.write(path, traces, arguments.values)
+    elif path.suffix == ".html":
+        page = translator.page(traces, arguments.gold, not arguments.no_what_if)
+        write_atomically(path, lambda to: to.write_text(page, "utf-8"))
+    else:
+        from explain.figures import draw
+
+        kinds = arguments.maps or None
+        draw(traces[0], path, kinds, arguments.layer, arguments.head)
 
 
 def _warn(

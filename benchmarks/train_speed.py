@@ -3,8 +3,8 @@
     python -m benchmarks.train_speed
 
 Every contender trains on the same batches, with AdamW and dropout, in a process of its
-own; they take turns, and the median of their turns counts. A peer is given the faster of
-fp32 and bf16 autocast. Exits with 1 where a ratio is below the bar.
+own; they take turns, and the median of their turns counts. A peer is given the faster
+of fp32 and bf16 autocast. Exits with 1 where a ratio is below the bar.
 """
 
 import json

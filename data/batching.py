@@ -117,7 +117,7 @@ def plan_batches(
         batches.append(order[first : first + rows])
         first += rows
     if generator is not None:
-        generator.shuffle(batches)  # type: ignore[arg-type]
+        generator.shuffle(batches)
     return batches
 
 

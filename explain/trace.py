@@ -1,8 +1,8 @@
 """One translation's attention, complete and checked.
 
 The trace comes from one teacher-forced pass over a finished translation, one sentence
-alone, in eval mode: no beam, cache, dropout or padding can falsify a map. A target row t
-*reads* `tokens_in[t]` and *predicts* `tokens_out[t]`.
+alone, in eval mode: no beam, cache, dropout or padding can falsify a map. A target row
+t *reads* `tokens_in[t]` and *predicts* `tokens_out[t]`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,11 +42,11 @@ class TraceError(ValueError):
 class AttentionMap:
     """One attention sub-layer: every head of one layer.
 
-    Where `values` are kept: input and normalised (rows, D), the sub-layer's input before
-    and after its layer norm; q (H, rows, K); k and v (H, columns, K); scores and scaled
-    (H, rows, columns), before masking; context (H, rows, K), the weighted sums of v;
-    output (rows, D), after W_O. Keys and values of a cross map are made of the encoder's
-    output, which is in its values as `memory` (columns, D).
+    Where `values` are kept: input and normalised (rows, D), the sub-layer's input
+    before and after its layer norm; q (H, rows, K); k and v (H, columns, K); scores and
+    scaled (H, rows, columns), before masking; context (H, rows, K), the weighted sums
+    of v; output (rows, D), after W_O. Keys and values of a cross map are made of the
+    encoder's output, which is in its values as `memory` (columns, D).
     """
 
     kind: Kind

@@ -19,10 +19,15 @@ T = TypeVar("T")
 BAD_INPUT, INTERRUPTED = 2, 130
 
 
-def parse(arguments: type[T], argv: Sequence[str] | None, program: str, **more: T) -> T:
+def parse(
+    arguments: type[T],
+    argv: Sequence[str] | None,
+    program: str,
+    default: T | None = None,
+) -> T:
     """Return argv, or the process's own, as an `arguments` dataclass.
 
-    `default=` may give the values of flags that are not named. Raises `ValueError` in
+    default may give the values of flags that are not named. Raises `ValueError` in
     one line where a flag is wrong; `--help` prints and exits.
     """
     said = io.StringIO()
@@ -33,7 +38,7 @@ def parse(arguments: type[T], argv: Sequence[str] | None, program: str, **more: 
                 prog=program,
                 args=None if argv is None else list(argv),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
-                **more,  # type: ignore[arg-type]
+                default=tyro.MISSING_NONPROP if default is None else default,
             )
     except SystemExit as stop:
         if not stop.code:

@@ -65,7 +65,9 @@ class Muon(torch.optim.Optimizer):
                 moves = orthogonalise(updates).float().mul_(-group["lr"] * scale)
                 for parameter, move in zip(
                     parameters,
-                    moves.split([p.numel() // (rows * columns) for p in parameters]),
+                    torch.split(
+                        moves, [p.numel() // (rows * columns) for p in parameters]
+                    ),
                     strict=True,
                 ):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])

@@ -121,7 +121,7 @@ class TrainingState:
                 f"the loss is {value} at step {self.step} (learning rate "
                 f"{learning_rate:.2e})"
             )
-        loss.backward()
+        torch.autograd.backward(loss)
         self._collect_gradients()
         torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.recipe.gradient_clip
@@ -190,14 +190,16 @@ class _CrossEntropy(torch.autograd.Function):
 
     The logits are the largest tensor of a step, and torch's own passes over all of it
     take a fifth of the step. Here the rows that fit into the processor's cache go
-    through every pass at once, in fp32, and leave their gradient in place of the logits.
+    through every pass at once, in fp32, and leave their gradient in the logits.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
         N, V = logits.shape
         total = logits.new_zeros((), dtype=torch.float32)
-        for rows, truth in zip(logits.split(_ROWS), target.split(_ROWS), strict=True):
+        for rows, truth in zip(
+            torch.split(logits, _ROWS), torch.split(target, _ROWS), strict=True
+        ):
             log_probs = rows.log_softmax(dim=-1, dtype=torch.float32)
             total -= (1 - smoothing) * log_probs.gather(1, truth[:, None]).sum()
             if smoothing:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +57,11 @@ class Transformer(nn.Module):
             self.decode(target_ids, memory, self.source_mask(source_ids))
         )
 
+    @property
+    def decoder_layers(self) -> list[DecoderLayer]:
+        """The layers of the decoder; a ModuleList forgets what its members are."""
+        return cast(list[DecoderLayer], list(self.decoder))
+
     def source_mask(self, source_ids: Tensor) -> Tensor:
         """Return which source tokens may be attended to, (B, 1, 1, S), boolean."""
         return (source_ids != self.config.padding_id)[:, None, None, :]
@@ -84,7 +90,7 @@ class Transformer(nn.Module):
         T = target_ids.shape[1]
         causal = torch.ones(T, T, dtype=torch.bool, device=target_ids.device).tril()
         x = self._embed(self.target_embedding, target_ids, 0, trace.scope("target"))
-        for index, layer in enumerate(self.decoder):
+        for index, layer in enumerate(self.decoder_layers):
             inner = trace.scope(f"decoder.{index}")
             keys_values = layer.cross_attention.project_memory(memory)
             x = layer(x, causal, keys_values, source_mask, inner)
@@ -104,7 +110,8 @@ class Transformer(nn.Module):
         return Cache(
             source_mask=self.source_mask(source_ids),
             cross=[
-                layer.cross_attention.project_memory(memory) for layer in self.decoder
+                layer.cross_attention.project_memory(memory)
+                for layer in self.decoder_layers
             ],
             own=[
                 (memory.new_empty(room), memory.new_empty(room)) for _ in self.decoder
@@ -120,7 +127,9 @@ class Transformer(nn.Module):
         cache.make_room()
         rows, B, now = token_ids.shape[0], cache.source_mask.shape[0], cache.length
         x = self._embed(self.target_embedding, token_ids[:, None], now, NO_TRACE)
-        for layer, own, cross in zip(self.decoder, cache.own, cache.cross, strict=True):
+        for layer, own, cross in zip(
+            self.decoder_layers, cache.own, cache.cross, strict=True
+        ):
             q, k, v = layer.self_attention.project(layer.self_attention_norm(x))
             keys, values = own
             keys[:, :, now : now + 1], values[:, :, now : now + 1] = k, v
