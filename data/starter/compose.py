@@ -25,6 +25,10 @@ ENOUGH_SENTENCES = 400
 HELD_OUT_SHARE = 0.10
 LOVE = re.compile(r"\b(love|loves|loved|loving|lover|lovely)\b", re.IGNORECASE)
 MARKS = re.compile(r" ([.,?!])")
+PARTICLES = frozenset(
+    "は が を に で へ と も の や か ね よ から まで より ので".split()
+)
+"""Target words whose links are never sure: English may say them in any way, or none."""
 Combination = tuple[str, str]
 
 
@@ -109,7 +113,8 @@ def _links(
         for labels, strong in ((word.sure, True), (word.possible, False)):
             for label in labels:
                 for j, also in ends.get(label, ()):
-                    (sure if strong and also else possible).add((i, j))
+                    certain = strong and also and target[j].text not in PARTICLES
+                    (sure if certain else possible).add((i, j))
     return frozenset(sure), frozenset(possible - sure)
 
 
