@@ -162,15 +162,15 @@ class Preset:
 
 
 PRESETS = {
-    "tiny": Preset(Shape(vocabulary=2_000), Recipe(), steps=2_500),
+    "tiny": Preset(Shape(encoder_layers=2, vocabulary=2_000), Recipe(), steps=2_500),
     "small": Preset(
         Shape(width=192, feed_forward=768, encoder_layers=4),
-        Recipe(optimizer="muon"),
+        Recipe(optimizer="muon", learning_rate=2e-3),
         minutes=10,
     ),
     "base": Preset(
         Shape(width=256, feed_forward=1024, encoder_layers=4, vocabulary=8_000),
-        Recipe(optimizer="muon", batch_tokens=4_096),
+        Recipe(optimizer="muon", learning_rate=2e-3, batch_tokens=4_096),
         minutes=60,
     ),
 }

@@ -18,6 +18,8 @@ class GlossaryEntry:
 
 
 Entries = Iterator[tuple[str, str, str]]
+_PARTICLES = ("の", "に", "で", "を", "が")
+"""Words inside a phrase that have an entry of their own in little_words.tsv."""
 
 
 def _verb(verb: Verb) -> Entries:
@@ -42,7 +44,8 @@ def _verb(verb: Verb) -> Entries:
 def _adjective(adjective: Adjective) -> Entries:
     words, readings = adjective.japanese.split(), adjective.reading.split()
     for word, reading in zip(words[:-1], readings[:-1], strict=True):
-        yield word, reading, adjective.english
+        if word not in _PARTICLES:
+            yield word, reading, adjective.english
     for form in ("です", "past", "ない", "て"):
         word = adjective_japanese("", adjective, form)[len(words) - 1].text
         base = words[-1].removesuffix("い") if adjective.kind == "i" else words[-1]
@@ -58,7 +61,7 @@ def _phrase(japanese: str, reading: str, english: str) -> Entries:
     parts = [
         w for w in english.split() if w not in ("the", "a", "on", "in", "by", "my")
     ]
-    content = [w for w in words if w not in ("の", "に", "で", "を", "が")]
+    content = [w for w in words if w not in _PARTICLES]
     for word, sound in zip(words, kana, strict=True):
         if word in content:
             same = len(parts) == len(content)
