@@ -30,9 +30,7 @@ def on_a_small_scale(words: list[str], corpus: Path) -> Iterator[str]:
     for flag, value in zip(words, [*words[1:], ""], strict=True):
         if flag.endswith(".tsv"):
             yield str(corpus)
-        elif flag == "--minutes" or words[words.index(flag) - 1] == "--minutes":
-            continue
-        elif flag == "--dev" or value.endswith("dev.tsv"):
+        elif flag == "--minutes" or words[words.index(flag) - 1] == "--minutes" or flag == "--dev" or value.endswith("dev.tsv"):
             continue
         else:
             yield flag
