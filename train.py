@@ -31,6 +31,7 @@ from explain.glossary import write_glossary
 from explain.starter import alignment_scores, test_results
 from model.checkpoint import (
     RunError,
+    drop_latest_state,
     load_model,
     load_state,
     model_config,
@@ -248,6 +249,8 @@ def parse_arguments(argv: list[str]) -> Arguments:
 def _begin(arguments: Arguments, argv: list[str]) -> Training:
     """Prepare a new run directory up to its first step."""
     folder = arguments.out
+    if arguments.init and arguments.shape != PRESETS[arguments.preset].shape:
+        raise ValueError("--init keeps its run's shape: leave out --width and the like")
     if folder.exists() and not arguments.overwrite:
         raise RunError(f"{folder} is there already: give --overwrite or another --out")
     if (
@@ -284,6 +287,7 @@ def _go_on(folder: Path) -> Training:
     config = read_config(folder)
     saved, is_previous = load_state(folder)
     if is_previous:
+        drop_latest_state(folder)
         print(f"The last save in {folder} is damaged; going on from the one before it.")
     arguments = replace(parse_arguments(config["argv"]), out=folder)
     if saved["step"] >= saved["steps"]:

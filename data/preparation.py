@@ -40,12 +40,16 @@ class Material:
 
 @dataclass
 class _Texts:
-    """Pairs on their way to a training; words are a target's, where they are known."""
+    """Pairs on their way to a training.
+
+    words are a target's, where they are known; composed are the starter corpus's pairs.
+    """
 
     train: list[Pair] = field(default_factory=list)
     dev: list[Pair] = field(default_factory=list)
     test: list[Pair] = field(default_factory=list)
     words: dict[str, Sequence[str]] = field(default_factory=dict)
+    composed: set[Pair] = field(default_factory=set)
 
 
 def corpus_files(name: str) -> list[Path]:
@@ -73,25 +77,13 @@ def prepare(
     tokenizers given, none are trained. Raises `TextError` where nothing is left to
     train on.
     """
-    texts = _Texts()
-    starter = compose(seed) if STARTER in corpora else None
-    if starter is not None:
-        _add_starter(texts, starter, reverse, seed)
-    files = [read_corpus(name, reverse) for name in corpora if name != STARTER]
-    if files:
-        texts.train += pairs_of(concatenate_datasets(files))
-    if dev:
-        texts.dev = pairs_of(read_corpus(dev, reverse))
-    if test:
-        texts.test += pairs_of(read_corpus(test, reverse))
+    texts, starter = _read(corpora, dev, test, reverse, seed)
     pairs, cleaning = clean(texts.train, [*texts.dev, *texts.test])
     say(str(cleaning))
     if not pairs:
         raise TextError(f"no pair of {', '.join(corpora)} is fit for training")
-    if not dev and starter is None:
-        count = min(MOST_DEV, round(len(pairs) * DEV_SHARE))
-        pairs, texts.dev = hold_out(pairs, count, seed)
-        say(f"{len(texts.dev):,} pairs held out to validate on")
+    if not dev and len(texts.composed) < len(texts.train):
+        pairs = _hold_out(texts, pairs, seed, say)
     source, target = tokenizers or _train_both(pairs, texts.words, vocabulary, say)
     encoders = (source, target, texts.words, max_length)
     pairs, train = _encode(pairs, *encoders, say)
@@ -112,6 +104,38 @@ def prepare(
     )
 
 
+def _read(
+    corpora: Sequence[str], dev: str | None, test: str | None, reverse: bool, seed: int
+) -> tuple[_Texts, StarterCorpus | None]:
+    """Read all corpora; the starter corpus brings dev and test sentences of its own."""
+    texts = _Texts()
+    starter = compose(seed) if STARTER in corpora else None
+    if starter is not None:
+        _add_starter(texts, starter, reverse, seed)
+    files = [read_corpus(name, reverse) for name in corpora if name != STARTER]
+    if files:
+        texts.train += pairs_of(concatenate_datasets(files))
+    if dev:
+        texts.dev = pairs_of(read_corpus(dev, reverse))
+    if test:
+        texts.test += pairs_of(read_corpus(test, reverse))
+    return texts, starter
+
+
+def _hold_out(
+    texts: _Texts, pairs: Sequence[Pair], seed: int, say: Callable[[str], object]
+) -> list[Pair]:
+    """Move a share of the pairs that were read from files to dev; return the rest."""
+    composed = [pair for pair in pairs if pair in texts.composed]
+    others = [pair for pair in pairs if pair not in texts.composed]
+    count = min(MOST_DEV, round(len(others) * DEV_SHARE))
+    others, held = hold_out(others, count, seed)
+    say(f"{len(held):,} pairs held out to validate on")
+    texts.dev += held
+    random.Random(seed).shuffle(texts.dev)  # the first few hundred are translated
+    return [*clean(composed, held)[0], *others]
+
+
 def _add_starter(
     texts: _Texts, starter: StarterCorpus, reverse: bool, seed: int
 ) -> None:
@@ -124,6 +148,7 @@ def _add_starter(
     for pair in starter.train:
         ways = dict.fromkeys([pair.source, vary(pair.source, chance)])
         texts.train += [turned((english, pair.target)) for english in ways]
+    texts.composed = set(texts.train)
     texts.dev = [turned((pair.source, pair.target)) for pair in starter.dev]
     splits = (starter.test_new, starter.test_combinations, starter.test_sentences)
     texts.test += [turned((p.source, p.target)) for split in splits for p in split]

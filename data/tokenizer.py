@@ -20,6 +20,22 @@ _SPACE = "▁"
 # Stands between words in the training text only, so that no piece crosses it. It is a
 # private-use character, which no text means anything by.
 _BOUNDARY = "\ue000"
+_SETTINGS = {
+    "model_type": "bpe",
+    "hard_vocab_limit": False,
+    "byte_fallback": True,
+    "required_chars": _SPACE,  # else a space is written in bytes, and read as ▁
+    "pretokenization_delimiter": _BOUNDARY,
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+    "pad_id": PADDING,
+    "bos_id": START,
+    "eos_id": END,
+    "unk_id": UNKNOWN,
+    "num_threads": 1,  # two threads gave other models from the same text
+    "max_sentence_length": 1_000_000,
+    "minloglevel": 2,
+}
 # Share of the text's characters that get a piece of their own: the first for which the
 # vocabulary has room. The rest, rare ones, are written in bytes. SentencePiece takes no
 # share below the last.
@@ -79,23 +95,10 @@ def train_tokenizer(
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=iter(lines),
                 model_writer=written,
-                model_type="bpe",
                 vocab_size=vocabulary,
-                hard_vocab_limit=False,
-                byte_fallback=True,
                 character_coverage=coverage,
-                required_chars=_SPACE,  # else a space is written in bytes, read as ▁
-                pretokenization_delimiter=_BOUNDARY,
-                normalization_rule_name="identity",
-                remove_extra_whitespaces=False,
                 add_dummy_prefix=side == "source",
-                pad_id=PADDING,
-                bos_id=START,
-                eos_id=END,
-                unk_id=UNKNOWN,
-                num_threads=1,  # two threads gave other models from the same text
-                max_sentence_length=1_000_000,
-                minloglevel=2,
+                **_SETTINGS,
             )
         except RuntimeError as error:
             failure = error

@@ -192,3 +192,11 @@ def load_state(run: Path) -> tuple[dict[str, Any], bool]:
         if isinstance(state, dict):
             return state, name == _PREVIOUS
     raise RunError(f"{run} holds no training to go on with: start one without --resume")
+
+
+def drop_latest_state(run: Path) -> None:
+    """Put the training state before last in place of a damaged latest one.
+
+    Otherwise the next save would keep the damaged one as the one before it.
+    """
+    (run / _PREVIOUS).replace(run / _STATE)

@@ -65,8 +65,9 @@ def search(
     """
     if beam < 1:
         raise ValueError(f"beam is {beam}: give a whole number from 1 up")
-    B, device, limit = source_ids.shape[0], source_ids.device, model.config.max_length
-    cap = limit if max_steps is None else min(max_steps, limit)
+    B, device, cap = source_ids.shape[0], source_ids.device, model.config.max_length
+    if max_steps is not None:
+        cap = min(max_steps, cap)
     found = [_Sentence(model.config.end_id, beam, length_penalty) for _ in range(B)]
     alive = list(found)  # those still being decoded, N rows of every tensor for each
     cache = model.start(source_ids, beam)
@@ -79,26 +80,38 @@ def search(
         log_probs = model.step(tokens, cache).float().log_softmax(dim=-1)  # (B*N, V)
         if step == 1:
             log_probs[:, model.config.end_id] = -math.inf  # at least one token
-        sums = (totals[:, None] + log_probs).view(len(alive), -1)  # (B, N*V)
-        best, flat = sums.topk(min(2 * beam, sums.shape[1]))  # (B, 2N)
-        V = log_probs.shape[1]
-        origin = flat // V + torch.arange(0, len(texts), beam, device=device)[:, None]
-        chosen = _finish(alive, best, flat % V, texts[origin], last=step == cap)
+        best, origin, last_tokens = _extend(totals, log_probs, beam)
+        chosen = _finish(alive, best, last_tokens, texts[origin], last=step == cap)
         going = [row for row, sentence in enumerate(alive) if not sentence.done]
         if step == cap or not going:
             break
+        kept = torch.tensor(going, device=device)
         if len(going) < len(alive):
             alive = [alive[row] for row in going]
-            kept = torch.tensor(going, device=device)
             cache.select(kept)
-            best, flat, origin, chosen = (x[kept] for x in (best, flat, origin, chosen))
-        rows = origin.gather(1, chosen).flatten()
-        totals = best.gather(1, chosen).flatten()
-        tokens = (flat % V).gather(1, chosen).flatten()
+        totals, rows, tokens = (
+            found_here[kept].gather(1, chosen[kept]).flatten()
+            for found_here in (best, origin, last_tokens)
+        )
         if beam > 1 or len(rows) < len(texts):
             cache.reorder(rows)
         texts = torch.cat([texts[rows], tokens[:, None]], dim=1)
     return [sentence.ranked() for sentence in found]
+
+
+def _extend(
+    totals: Tensor, log_probs: Tensor, beam: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the 2N best continuations of each sentence's N hypotheses.
+
+    totals is (B*N,), log_probs (B*N, V). The results are (B, 2N): the sums, the rows
+    that they continue, and the tokens that they add.
+    """
+    rows, V = log_probs.shape
+    sums = (totals[:, None] + log_probs).view(rows // beam, beam * V)
+    best, flat = sums.topk(min(2 * beam, beam * V))
+    first = torch.arange(0, rows, beam, device=totals.device)[:, None]
+    return best, first + flat // V, flat % V
 
 
 class _Sentence:

@@ -91,6 +91,7 @@ class TrainingState:
             "averaged": self.averaged.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all(),  # empty without CUDA
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -102,6 +103,7 @@ class TrainingState:
             optimizer.load_state_dict(saved)
         self._copy_to_working()
         torch.set_rng_state(state["random"])
+        torch.cuda.set_rng_state_all(state["random_cuda"])
 
     def train_step(
         self, source: Tensor, target_in: Tensor, target_out: Tensor, steps: int

@@ -27,13 +27,13 @@ def commands() -> list[str]:
 
 def on_a_small_scale(words: list[str], corpus: Path) -> Iterator[str]:
     """Yield a training's flags, its corpora and its length made small."""
-    for flag, value in zip(words, [*words[1:], ""], strict=True):
-        if flag.endswith(".tsv"):
+    before = ""
+    for word in words:
+        if before == "--corpus":
             yield str(corpus)
-        elif flag == "--minutes" or words[words.index(flag) - 1] == "--minutes" or flag == "--dev" or value.endswith("dev.tsv"):
-            continue
-        else:
-            yield flag
+        elif {"--dev", "--minutes"}.isdisjoint({word, before}):
+            yield word
+        before = word
     yield from (*SMALL, "--steps=30")
 
 
