@@ -101,8 +101,8 @@ def _main() -> None:
     for result in results:
         print(
             f"{result.name:<28}{len(result.pairs):>6,} sentences, "
-            f"{_long(result.pairs):4.0%} of 8 words or more: exact {result.exact:6.1%}, "
-            f"chrF {result.chrf:5.1f}"
+            f"{_long(result.pairs):4.0%} of 8 words or more: "
+            f"exact {result.exact:6.1%}, chrF {result.chrf:5.1f}"
         )
         if arguments.baseline:
             targets = [pair.target for pair in result.pairs]
