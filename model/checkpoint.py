@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from model.config import ModelConfig
@@ -83,7 +83,8 @@ def save_config(run: Path, model: ModelConfig, about: Mapping[str, Any]) -> None
 def save_weights(run: Path, weights: Mapping[str, Tensor]) -> None:
     """Write model.safetensors, as fp32."""
     tensors = {name: tensor.float().contiguous() for name, tensor in weights.items()}
-    write_atomically(run / _WEIGHTS, lambda to: save_file(tensors, to))
+    content = save(tensors)
+    write_atomically(run / _WEIGHTS, lambda to: to.write_bytes(content))
 
 
 def read_config(run: Path) -> dict[str, Any]:
