@@ -51,6 +51,7 @@ from model.training import (
     TrainingState,
     batch_loss,
     hardware_precisions,
+    release_freed_memory,
     tune_memory,
 )
 from model.transformer import Transformer
@@ -279,6 +280,7 @@ def _begin(arguments: Arguments, argv: list[str]) -> Training:
     state = TrainingState(model, arguments.recipe, precision)
     training = Training(arguments, material, state, steps, _bar(steps))
     _save(training)
+    release_freed_memory()
     return training
 
 
