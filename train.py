@@ -26,9 +26,10 @@ from data.corpus import Pair
 from data.metrics import score
 from data.preparation import STARTER, Material, corpus_files, prepare
 from data.starter.compose import StarterCorpus
+from data.text import read_file
 from data.tokenizer import PADDING, Tokenizer
 from explain.glossary import write_glossary
-from explain.starter import alignment_scores, test_results
+from explain.starter import alignment_scores, score_tests
 from model.checkpoint import (
     RunError,
     drop_latest_state,
@@ -60,7 +61,7 @@ from translate import Translator, words_of
 BEGAN = time.perf_counter()
 DEV_TRANSLATED, SAMPLES = 500, 3
 TRIAL_STEPS = 8
-RESERVED = 0.06
+RESERVED = 0.1
 """Share of --minutes that validations and saves take."""
 SAVE_SECONDS = 60.0
 LOG_STEPS = 10
@@ -164,7 +165,7 @@ class Preset:
 
 
 PRESETS = {
-    "tiny": Preset(Shape(encoder_layers=2, vocabulary=2_000), Recipe(), steps=2_500),
+    "tiny": Preset(Shape(encoder_layers=2, vocabulary=2_000), Recipe(), steps=3_000),
     "small": Preset(
         Shape(width=192, feed_forward=768, encoder_layers=4),
         Recipe(optimizer="muon", learning_rate=2e-3),
@@ -187,8 +188,10 @@ class Training:
     state: TrainingState
     steps: int
     bar: "tqdm[Any]"
+    began: float = BEGAN
+    """When it would have begun, by `time.perf_counter`, had it not been interrupted."""
     best: dict[str, Any] = field(default_factory=dict)
-    """Of the best validation so far: its `chrf` and the `weights` it was of."""
+    """Of the best validation so far: its step, its scores, and the weights."""
 
     @property
     def folder(self) -> Path:
@@ -220,6 +223,7 @@ def _main(argv: list[str]) -> int:
         raise ValueError("--resume takes no other flag: the run keeps its own")
     else:
         training = _go_on(arguments.resume)
+    release_freed_memory()
     with training.bar, _stop_request() as stop:
         finished = _train(training, stop)
     if not finished:
@@ -250,8 +254,12 @@ def parse_arguments(argv: list[str]) -> Arguments:
 def _begin(arguments: Arguments, argv: list[str]) -> Training:
     """Prepare a new run directory up to its first step."""
     folder = arguments.out
-    if arguments.init and arguments.shape != PRESETS[arguments.preset].shape:
-        raise ValueError("--init keeps its run's shape: leave out --width and the like")
+    if arguments.init is not None:
+        languages = read_config(arguments.init).get("languages")
+        if languages != arguments.direction.split("-"):
+            raise ValueError(
+                f"{arguments.init} translates {languages}: give --direction"
+            )
     if folder.exists() and not arguments.overwrite:
         raise RunError(f"{folder} is there already: give --overwrite or another --out")
     if (
@@ -270,18 +278,31 @@ def _begin(arguments: Arguments, argv: list[str]) -> Training:
     folder.mkdir(parents=True)
     for tokenizer in (material.source, material.target):
         (folder / f"{tokenizer.side}.spm").write_bytes(tokenizer.model)
-    words = sorted({w.casefold() for pair in material.pairs for w in words_of(pair[0])})
-    (folder / "source_words.txt").write_text("\n".join(words) + "\n", "utf-8")
-    if material.starter is not None:
-        write_glossary(folder / "glossary.tsv", material.starter.glossary)
+    _write_words(arguments, material)
     about = _about(arguments, argv, precision, steps)
     save_config(folder, model.config, about)
     torch.manual_seed(arguments.seed)
     state = TrainingState(model, arguments.recipe, precision)
     training = Training(arguments, material, state, steps, _bar(steps))
     _save(training)
-    release_freed_memory()
     return training
+
+
+def _write_words(arguments: Arguments, material: Material) -> None:
+    """Write which words were seen, and what the known target words mean.
+
+    A fine-tuned model has also seen the words of the run that it started from.
+    """
+    folder, before = arguments.out, arguments.init
+    words = {w.casefold() for pair in material.pairs for w in words_of(pair[0])}
+    if before is not None and (before / "source_words.txt").is_file():
+        words.update(read_file(before / "source_words.txt"))
+    text = "".join(f"{word}\n" for word in sorted(words))
+    (folder / "source_words.txt").write_text(text, "utf-8")
+    if material.starter is not None:
+        write_glossary(folder / "glossary.tsv", material.starter.glossary)
+    elif before is not None and (before / "glossary.tsv").is_file():
+        shutil.copy(before / "glossary.tsv", folder)
 
 
 def _go_on(folder: Path) -> Training:
@@ -292,7 +313,7 @@ def _go_on(folder: Path) -> Training:
         drop_latest_state(folder)
         print(f"The last save in {folder} is damaged; going on from the one before it.")
     arguments = replace(parse_arguments(config["argv"]), out=folder)
-    if saved["step"] >= saved["steps"]:
+    if (folder / "README.md").is_file():  # what a training writes last
         raise ValueError(f"{folder} is finished: nothing is left to do")
     for name, digest in _corpus_hashes(arguments).items():
         if config["corpora"].get(name) != digest:
@@ -307,6 +328,7 @@ def _go_on(folder: Path) -> Training:
     steps = saved["steps"]
     _cut_metrics(folder, state.step)
     training = Training(arguments, material, state, steps, _bar(steps, state.step))
+    training.began = time.perf_counter() - saved["seconds"]
     training.best = saved["best"]
     if training.best:
         save_weights(folder, training.best["weights"])
@@ -456,13 +478,15 @@ def _validate(training: Training) -> None:
     samples = zip(pairs[:SAMPLES], hypotheses, strict=False)
     training.bar.write(
         f"step {training.state.step:,}: dev loss {loss:.3f}, chrF {scores.chrf:.1f}, "
-        f"BLEU {scores.bleu:.1f} ({scores.bleu_signature})"
+        f"BLEU {scores.bleu:.1f}"
         + "".join(f"\n  {a}\n    → {ours}\n    = {b}" for (a, b), ours in samples)
     )
+    if not training.best:
+        training.bar.write(f"  ({scores.signatures})")
     if scores.chrf > training.best.get("chrf", -1.0):
         weights = {k: v.clone() for k, v in model.state_dict().items()}
-        training.best = {"step": training.state.step, "loss": loss, "chrf": scores.chrf,
-                         "bleu": scores.bleu, "signature": scores.bleu_signature,
+        training.best = {"step": training.state.step, "chrf": scores.chrf,
+                         "bleu": scores.bleu, "signatures": scores.signatures,
                          "weights": weights}  # fmt: skip
         save_weights(training.folder, weights)
 
@@ -470,7 +494,7 @@ def _validate(training: Training) -> None:
 def _score_test(training: Training) -> None:
     """Score the best model on the test sentences, where there are any."""
     pairs = training.material.test
-    if not pairs or training.material.starter is not None:
+    if not pairs:
         return
     model = copy.deepcopy(training.state.averaged)
     model.load_state_dict(training.best["weights"])
@@ -478,8 +502,7 @@ def _score_test(training: Training) -> None:
     scores = score(hypotheses, [b for _, b in pairs], training.languages[1])
     _record(training, test_chrf=scores.chrf, test_bleu=scores.bleu)
     training.bar.write(
-        f"test: chrF {scores.chrf:.1f}, BLEU {scores.bleu:.1f} "
-        f"({scores.bleu_signature})"
+        f"test: chrF {scores.chrf:.1f}, BLEU {scores.bleu:.1f} ({scores.signatures})"
     )
 
 
@@ -513,7 +536,7 @@ def _dev_loss(training: Training) -> float:
 
 def _record(training: Training, **figures: Any) -> None:
     """Append a line to metrics.jsonl."""
-    seconds = round(time.perf_counter() - BEGAN, 2)
+    seconds = round(time.perf_counter() - training.began, 2)
     line = {"step": training.state.step, "seconds": seconds, **figures}
     with (training.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
@@ -526,7 +549,9 @@ def _cut_metrics(folder: Path, step: int) -> None:
     kept = [
         line
         for line in lines
-        if line.endswith("}") and json.loads(line)["step"] <= step
+        if line.endswith("}")
+        and json.loads(line)["step"] <= step
+        and "event" not in json.loads(line)
     ]
     text = "".join(line + "\n" for line in kept)
     write_atomically(path, lambda to: to.write_text(text, "utf-8"))
@@ -538,6 +563,7 @@ def _save(training: Training) -> None:
         {
             "step": training.state.step,
             "steps": training.steps,
+            "seconds": time.perf_counter() - training.began,
             "state": training.state.state_dict(),
             "best": training.best,
         },
@@ -601,13 +627,13 @@ def _stop_request() -> Iterator[Stop]:
 
 def _finish(training: Training) -> None:
     """Score the best model, describe it, and say how to use it."""
-    _write_card(training)
     translator = Translator.load(training.folder, training.arguments.device)
     starter = training.material.starter
     if starter is not None and training.arguments.direction == "en-ja":
         _report_starter(translator, starter)
     page = _write_page(training, translator)
-    minutes, seconds = divmod(round(time.perf_counter() - BEGAN), 60)
+    _write_card(training)
+    minutes, seconds = divmod(round(time.perf_counter() - training.began), 60)
     print(f"Done in {minutes} min {seconds} s: {training.folder}")
     print(f"Its attention, to look at in a browser: {page}")
     named = "" if training.folder == Arguments.out else f"--model {training.folder} "
@@ -633,7 +659,7 @@ def _report_starter(translator: Translator, starter: StarterCorpus) -> None:
         return [ranked[0].text for ranked in translator.translate(texts)]
 
     print("\nTest sentences of the starter corpus, none of which was trained on:")
-    for result in test_results(starter, translate):
+    for result in score_tests(starter, translate):
         print(
             f"  {result.name:<28}{len(result.pairs):>6,} sentences   exact "
             f"{result.exact:6.1%}   chrF {result.chrf:5.1f}"
@@ -667,9 +693,9 @@ A Transformer that translates {source} to {target}, trained with tiny-enja.
 - Training: {training.steps:,} steps in {training.state.precision}; the weights are
   those of step {best["step"]:,}, averaged.
 - On dev ({min(len(training.material.dev), DEV_TRANSLATED):,} sentences, greedy): chrF
-  {best["chrf"]:.1f}, BLEU {best["bleu"]:.1f} ({best["signature"]}).
+  {best["chrf"]:.1f}, BLEU {best["bleu"]:.1f} ({best["signatures"]}).
 
-    python translate.py --model {training.folder} "Where is the station?"
+    python translate.py --model {training.folder} "{ARTICLE[source]}"
 """
     path = training.folder / "README.md"
     write_atomically(path, lambda to: to.write_text(text, "utf-8"))

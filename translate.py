@@ -1,6 +1,5 @@
 """Translate, and show the attention behind a translation."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -207,6 +206,8 @@ class Translator:
         from explain.page import GoldAlignment, make_entry, render
 
         truth = None
+        if gold is not None and len(traces) != 1:
+            raise ValueError("a gold alignment belongs to one sentence")
         if gold is not None:
             source, target = (
                 [word.text for word in side] for side in self.words(traces[0])
@@ -338,12 +339,38 @@ class Arguments:
             raise ValueError("--token goes with --walk")
         if (self.align or self.gold) and self.n_best > 1:
             raise ValueError("--align and --gold go with one translation: no --n-best")
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"--length-penalty {self.length_penalty}: give a number")
+        if not -10 <= self.length_penalty <= 10:
+            raise ValueError(
+                f"--length-penalty {self.length_penalty}: give a number from -10 to 10"
+            )
+        self._refuse_unused()
         for text in (*self.texts, self.target or ""):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise ValueError("a sentence is not UTF-8: set the terminal to UTF-8")
         check_device(self.device)
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether a file needs more of a trace than its weights."""
+        return self.values or any(
+            path.suffix in {".npz", ".html"} for path in self.attention
+        )
+
+    def _refuse_unused(self) -> None:
+        """Raise `ValueError` for a flag that would do nothing."""
+        views = bool(self.show or self.walk or self.align or self.attention)
+        chosen = self.layer is not None or self.head is not None or bool(self.maps)
+        if chosen and not views:
+            raise ValueError(
+                "--maps, --layer and --head go with --show, --walk, --align or "
+                "--attention"
+            )
+        if self.gold is not None and len(self.texts) != 1:
+            raise ValueError("--gold goes with exactly one sentence, in quotes")
+        if self.evaluate is not None and (
+            views or self.scores or self.output is not None or self.n_best > 1
+        ):
+            raise ValueError("--evaluate prints scores only: leave out other outputs")
 
     @property
     def wants_trace(self) -> bool:
@@ -431,7 +458,9 @@ def _translated(
             if trace is not None:
                 yield from _views(translator, arguments, trace)
             if trace is not None and arguments.attention:
-                traces.append(trace)
+                traces.append(
+                    trace if arguments.keeps_values else trace.without_values()
+                )
 
 
 def _hypotheses(

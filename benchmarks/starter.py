@@ -16,7 +16,7 @@ import numpy as np
 
 from data.metrics import score
 from data.starter.compose import Pair, StarterCorpus, compose
-from explain.starter import Result, alignment_scores, test_results
+from explain.starter import Result, alignment_scores, score_tests
 from model.checkpoint import read_config
 from model.command import parse, run
 from translate import Translator, words_of
@@ -93,7 +93,7 @@ def _main() -> None:
     config = read_config(arguments.model)
     translator = Translator.load(arguments.model)
     starter = compose(int(config["seed"]))
-    results = test_results(
+    results = score_tests(
         starter,
         lambda texts: [ranked[0].text for ranked in translator.translate(texts)],
     )
@@ -122,7 +122,7 @@ def _main() -> None:
             f"{found.sure_recall:.3f}{weight}"
         )
     if arguments.patterns:
-        _print_patterns([results[0], results[2]])
+        _print_patterns([r for r in results if r.name.startswith("new")])
 
 
 if __name__ == "__main__":

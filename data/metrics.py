@@ -17,6 +17,11 @@ class Scores:
     bleu_signature: str
     chrf_signature: str
 
+    @property
+    def signatures(self) -> str:
+        """Both signatures, as they are printed beside the scores."""
+        return f"BLEU {self.bleu_signature}; chrF {self.chrf_signature}"
+
 
 def score(
     hypotheses: Sequence[str], references: Sequence[str], language: str

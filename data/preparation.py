@@ -42,7 +42,8 @@ class Material:
 class _Texts:
     """Pairs on their way to a training.
 
-    words are a target's, where they are known; composed are the starter corpus's pairs.
+    words are a target's, where they are known; composed are the starter corpus's pairs,
+    and kept_out its test sentences.
     """
 
     train: list[Pair] = field(default_factory=list)
@@ -50,6 +51,7 @@ class _Texts:
     test: list[Pair] = field(default_factory=list)
     words: dict[str, Sequence[str]] = field(default_factory=dict)
     composed: set[Pair] = field(default_factory=set)
+    kept_out: list[Pair] = field(default_factory=list)
 
 
 def corpus_files(name: str) -> list[Path]:
@@ -78,11 +80,12 @@ def prepare(
     train on.
     """
     texts, starter = _read(corpora, dev, test, reverse, seed)
-    pairs, cleaning = clean(texts.train, [*texts.dev, *texts.test])
+    held_out = [*texts.dev, *texts.test, *texts.kept_out]
+    pairs, cleaning = clean(texts.train, held_out)
     say(str(cleaning))
     if not pairs:
         raise TextError(f"no pair of {', '.join(corpora)} is fit for training")
-    if not dev and len(texts.composed) < len(texts.train):
+    if not dev and any(name != STARTER for name in corpora):
         pairs = _hold_out(texts, pairs, seed, say)
     source, target = tokenizers or _train_both(pairs, texts.words, vocabulary, say)
     encoders = (source, target, texts.words, max_length)
@@ -133,7 +136,12 @@ def _hold_out(
     say(f"{len(held):,} pairs held out to validate on")
     texts.dev += held
     random.Random(seed).shuffle(texts.dev)  # the first few hundred are translated
-    return [*clean(composed, held)[0], *others]
+    composed, cleaning = clean(composed, held)
+    if cleaning.shared:
+        say(
+            f"{cleaning.shared:,} composed pairs left out, which share a side with them"
+        )
+    return [*composed, *others]
 
 
 def _add_starter(
@@ -151,7 +159,7 @@ def _add_starter(
     texts.composed = set(texts.train)
     texts.dev = [turned((pair.source, pair.target)) for pair in starter.dev]
     splits = (starter.test_new, starter.test_combinations, starter.test_sentences)
-    texts.test += [turned((p.source, p.target)) for split in splits for p in split]
+    texts.kept_out = [turned((p.source, p.target)) for split in splits for p in split]
     if not reverse:
         every = (starter.train, starter.dev, *splits)
         texts.words |= {p.target: p.target_words for split in every for p in split}

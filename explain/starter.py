@@ -56,7 +56,7 @@ def carelessly(english: str) -> str:
     return english.lower().rstrip(".?!")
 
 
-def test_results(starter: StarterCorpus, translate: Translate) -> list[Result]:
+def score_tests(starter: StarterCorpus, translate: Translate) -> list[Result]:
     """Translate the test sets of the starter corpus, each kind apart."""
 
     def result(name: str, pairs: Sequence[Pair], sources: Sequence[str]) -> Result:

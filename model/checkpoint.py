@@ -1,8 +1,8 @@
 """Save and load a run directory: what training leaves and translation needs.
 
-`config.json` (format number, shape, how the run was made, SHA-256 of the files beside
-it), `model.safetensors`, and the tokenizers. Files are written beside and renamed, so
-that a directory is whole at every moment.
+`config.json` (format number, shape, how the run was made, SHA-256 of the tokenizers
+and word lists), `model.safetensors`, and those files. Each is written beside and
+renamed, so that a directory is whole at every moment.
 """
 
 import errno
@@ -96,7 +96,7 @@ def read_config(run: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RunError(
             f"no model in {run}: train one with `python train.py --out {run}`, or name "
-            "another with --model"
+            "another run"
         )
     try:
         config = json.loads(path.read_text("utf-8"))

@@ -32,7 +32,7 @@ class Recipe:
     weight_decay: float = 0.01
     """Share of each matrix taken away in a step, times the learning rate."""
     label_smoothing: float = 0.1
-    """Probability that the target spreads over all other tokens."""
+    """Share of the target's probability that is spread over the whole vocabulary."""
     gradient_clip: float = 1.0
     """Longest gradient; a longer one is shortened to this."""
     average: float = 0.998
