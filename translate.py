@@ -213,14 +213,8 @@ class Translator:
                 [word.text for word in side] for side in self.words(traces[0])
             )
             truth = GoldAlignment(source, target, parse_links(gold))
-        return render(
-            [
-                make_entry(
-                    self.model, trace, self.target, self.glossary, truth, what_if
-                )
-                for trace in traces
-            ]
-        )
+        about = (self.target, self.glossary, truth, what_if, self.languages)
+        return render([make_entry(self.model, trace, *about) for trace in traces])
 
     def unknown_words(self, text: str) -> list[str]:
         """Return the words of text that never occurred in training, in their order."""

@@ -75,6 +75,7 @@ def make_entry(
     glossary: Glossary | None = None,
     gold: GoldAlignment | None = None,
     heads_off: bool = True,
+    languages: tuple[str, str] = ("en", "ja"),
 ) -> PageEntry:
     """Return a sentence of a page, all its questions put to the model.
 
@@ -88,6 +89,7 @@ def make_entry(
         what_if=what_if(model, trace, tokenizer) if heads_off else None,
         candidates=candidates(trace, tokenizer),
         lens=layer_lens(model, trace, tokenizer),
+        languages=languages,
     )
 
 

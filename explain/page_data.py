@@ -23,8 +23,7 @@ from explain.alignment import (
     cross_weights,
     given_words,
     measure,
-    source_words,
-    target_words,
+    text_words,
 )
 from explain.glossary import Glossary
 from explain.probes import Candidate, Candidates, WhatIf
@@ -55,6 +54,8 @@ class PageEntry:
     """The likeliest tokens of each target row."""
     lens: Sequence[Sequence[Candidates]] = ()
     """The same for each decoder layer."""
+    languages: tuple[str, str] = ("en", "ja")
+    """Of the source and of the target, by which each falls into words."""
 
 
 # --------------------------------------------------------------------------- tokens
@@ -352,7 +353,10 @@ def _words(entry: PageEntry) -> tuple[Json | None, list[Json]]:
                 given_words(target, entry.gold.target),
             )
         else:
-            found = source_words(source), target_words(target, entry.glossary)
+            found = (
+                text_words(source, entry.languages[0], entry.glossary),
+                text_words(target, entry.languages[1], entry.glossary),
+            )
     except SegmenterMissing:
         return None, [{"what": "words"}]
     return {"source": _parts(found[0]), "target": _parts(found[1])}, []

@@ -41,9 +41,9 @@ def _change(run: Path, **fields: Any) -> None:
 def test_what_a_run_directory_holds(tiny_run: Path) -> None:
     names = {path.name for path in tiny_run.iterdir()}
     assert names == {
-        "README.md", "config.json", "metrics.jsonl", "model.safetensors", "source.spm",
-        "source_words.txt", "target.spm", "training_state.pt",
-        "training_state.previous.pt",
+        "README.md", "attention.html", "config.json", "metrics.jsonl",
+        "model.safetensors", "source.spm", "source_words.txt", "target.spm",
+        "training_state.pt", "training_state.previous.pt",
     }  # fmt: skip
     config = json.loads((tiny_run / "config.json").read_text("utf-8"))
     assert config["format"] == 1

@@ -165,8 +165,8 @@ def guide(lexicon: Lexicon, examples: Iterable[tuple[str, str, str]]) -> str:
         "# What the starter model knows",
         "<!-- Made by `python -m data.starter.compose --guide docs/starter.md`. -->",
         f"The starter corpus is composed of the {count} words below and of the "
-        "patterns at the end; hand-written sentences add more. The model has never "
-        "seen any other word, and translates one only by guessing.",
+        "patterns at the end; 1,620 hand-written sentences bring more words, each seen "
+        "too seldom to be known well. Any other word is translated by guessing.",
         "All of it stands in the tables of `data/starter/`; edit them and train again.",
     ]
     for theme, rows in themes.items():
