@@ -8,7 +8,7 @@ encoded. The one exception is U+2581 (▁), with which SentencePiece writes a sp
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import sentencepiece
 
@@ -20,7 +20,7 @@ _SPACE = "▁"
 # Stands between words in the training text only, so that no piece crosses it. It is a
 # private-use character, which no text means anything by.
 _BOUNDARY = "\ue000"
-_SETTINGS = {
+_SETTINGS: dict[str, Any] = {
     "model_type": "bpe",
     "hard_vocab_limit": False,
     "byte_fallback": True,
