@@ -27,7 +27,7 @@ LOVE = re.compile(r"\b(love|loves|loved|loving|lover|lovely)\b", re.IGNORECASE)
 MARKS = re.compile(r" ([.,?!])")
 PARTICLES = frozenset(
     ("は", "が", "を", "に", "で", "へ", "と", "も", "の", "や", "か", "ね", "よ")
-    + ("から", "まで", "より", "ので")
+    + ("から", "まで", "より", "ので", "について")
 )
 """Target words whose links are never sure: English may say them in any way, or none."""
 Combination = tuple[str, str]
