@@ -40,7 +40,8 @@ def peak(command: Sequence[str]) -> float:
 
 
 def _peak(command: list[str]) -> float:
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(command, check=True, **quiet)
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return used * 1024 / 1e6
 
