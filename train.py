@@ -102,22 +102,17 @@ class Arguments:
     """
 
     corpus: tuple[str, ...] = (STARTER,)
-    """What to learn from: starter (the embedded corpus), FILE.tsv (sentence TAB
-    translation), or two files whose lines belong together, FILE.en,FILE.ja. Several are
-    mixed."""
+    """What to learn from, mixed: starter, FILE.tsv, or two files FILE.en,FILE.ja."""
     dev: str | None = None
-    """Sentences to validate on, in the same forms. Without it a share of the corpus is
-    held out."""
+    """Sentences to validate on; without them a share of the corpus is held out."""
     test: str | None = None
-    """Sentences to score once at the end. None of them, nor of --dev, is trained on."""
+    """Sentences to score once, at the end; never trained on, as those of --dev."""
     out: Path = Path("runs/starter")
     """The run directory to make."""
     overwrite: bool = False
     """Replace the run directory if there is one."""
     preset: Literal["tiny", "small", "base"] = "tiny"
-    """Shape and recipe to start from; every other flag changes one field of it. Unless
-    you choose: tiny for the starter corpus alone, small for others. small takes 10
-    minutes, base an hour."""
+    """What to start from: tiny (for starter), small (for others) or base (an hour)."""
     direction: Literal["en-ja", "ja-en"] = "en-ja"
     """en-ja: the first column is the source. ja-en: the second is."""
     steps: int | None = None
@@ -125,7 +120,7 @@ class Arguments:
     epochs: float | None = None
     """… or this many passes over the corpus …"""
     minutes: float | None = None
-    """… or about this long, everything included. (Default: the preset's length.)"""
+    """… or about this long, everything included; else as long as the preset."""
     validations: int = 8
     """How often to translate the dev sentences on the way."""
     seed: int = 1

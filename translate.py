@@ -281,9 +281,7 @@ class Arguments:
     target: str | None = None
     """Score and trace this translation of yours in place of the model's own."""
     attention: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    """Write the attention there; may be given several times. .json, .jsonl (several
-    sentences) and .npz hold every map as numbers, .png and .svg are pictures, .html is
-    a page to explore."""
+    """Write the attention to a .json, .jsonl, .npz, .png, .svg or .html; repeatable."""
     values: bool = False
     """Put queries, keys, values, scores and weight matrices into the .json as well."""
     show: bool = False
