@@ -321,7 +321,7 @@ class Arguments:
         if self.target is not None and len(self.texts) != 1:
             raise ValueError("--target goes with exactly one sentence, in quotes")
         for path in self.attention:
-            check_name(path, len(self.texts) if self.texts else None)
+            _check_name(path, len(self.texts) if self.texts else None)
         suffixes = {path.suffix for path in self.attention}
         if self.values and not suffixes & {".json", ".jsonl"}:
             raise ValueError("--values goes with --attention FILE.json or FILE.jsonl")
@@ -410,7 +410,7 @@ def _write(translator: Translator, arguments: Arguments, lines: Iterable[str]) -
         for text in _translated(translator, arguments, lines, traces):
             write(text + "\n")
         for path in arguments.attention:  # before the first is written
-            check_name(path, len(traces))
+            _check_name(path, len(traces))
         for path in arguments.attention:
             _write_attention(translator, arguments, path, traces)
 
@@ -534,17 +534,9 @@ def _views(
         yield "\n".join(line.rstrip(" ") for line in printed.get().splitlines())
 
 
-def check_name(path: Path, sentences: int | None = None) -> None:
+def _check_name(path: Path, sentences: int | None) -> None:
     """Raise `ValueError` unless the attention of so many sentences can go to path."""
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: give a name that ends in {', '.join(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
-    if path.suffix not in {".jsonl", ".html"} and sentences not in {None, 1}:
-        raise ValueError(
-            f"{path} holds one sentence, and there are {sentences}: give a .jsonl or "
-            ".html file"
-        )
+    files.check_name(path, sentences, SUFFIXES, of_many=(".jsonl", ".html"))
 
 
 def _write_attention(

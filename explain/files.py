@@ -93,15 +93,27 @@ def from_json(data: Any) -> AttentionTrace:
     return trace
 
 
-def check_name(path: Path, sentences: int | None = None) -> None:
-    """Raise `ValueError` unless traces of so many sentences can be written to path."""
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: give a name that ends in {', '.join(SUFFIXES)}")
+def check_name(
+    path: Path,
+    sentences: int | None = None,
+    suffixes: Sequence[str] = SUFFIXES,
+    of_many: Sequence[str] = (".jsonl",),
+) -> None:
+    """Raise `ValueError` unless traces of so many sentences can be written to path.
+
+    sentences is None while their number is not known; `of_many` are the suffixes of
+    files that hold any number.
+    """
+    if path.suffix not in suffixes:
+        raise ValueError(f"{path}: give a name that ends in {', '.join(suffixes)}")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
-    if path.suffix != ".jsonl" and sentences not in {None, 1}:
+    if sentences == 0 and path.suffix != ".jsonl":
+        raise ValueError(f"{path}: there is no sentence to write the attention of")
+    if path.suffix not in of_many and sentences not in {None, 1}:
         raise ValueError(
-            f"{path} holds one sentence, and there are {sentences}: give a .jsonl file"
+            f"{path} holds one sentence, and there are {sentences}: give a file that "
+            f"ends in {' or '.join(of_many)}"
         )
 
 

@@ -30,8 +30,8 @@ def sinusoidal_positions(length: int, width: int) -> Tensor:
 def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     """Switch off some of each sentence's D features, the same at all its positions.
 
-    Drawing one mask of (B, 1, D) instead of (B, T, D) numbers takes a fifth of the time
-    out of a training step (Gal and Ghahramani 2016 give the reason to do it as well).
+    One mask of (B, 1, D) takes far fewer random numbers than one of (B, T, D) (Gal and
+    Ghahramani 2016 give the reason to do it as well).
     """
     if not training or probability == 0:
         return x

@@ -555,7 +555,7 @@ def test_a_model_that_finds_no_end(
         (["--attention", "a.txt", "x"], "ends in .json, .jsonl, .npz"),
         (["--attention", "a.json", "x", "y"], "a.json holds one sentence"),
         (["--attention", "no/a.json", "x"], "there is no folder no"),
-        (["--attention", "a.json", " "], "a.json holds one sentence, and there are 0"),
+        (["--attention", "a.json", " "], "a.json: there is no sentence to write"),
         (["--values", "x"], "--values goes with --attention"),
         (["--input", "none.txt"], "none.txt: No such file"),
         (["--input", "none.txt", "x"], "give sentences, --input or --evaluate"),
