@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 Ids = Sequence[int]
-ROWS = 16
-"""Rows of a batch come in multiples of this (see `plan_batches`)."""
+ROWS, COLUMNS, FEWEST_COLUMNS = 32, 4, 16
+"""Rows and columns of a batch come in multiples of these, so that its shapes recur: a
+processor's matrix kernels are made anew for each new shape. On fewer than 16 columns a
+softmax takes several times as long."""
 
 
 class Ragged:
@@ -31,9 +33,13 @@ class Ragged:
         return found
 
     def padded(self, rows: np.ndarray, padding: int) -> Tensor:
-        """Return some sequences as one array, (rows, longest), filled with padding."""
+        """Return some sequences as one array, filled with padding.
+
+        It is (rows, longest), the columns rounded up (see ROWS).
+        """
         lengths = self.lengths[rows]
-        columns = np.arange(lengths.max())
+        width = -(-int(lengths.max()) // COLUMNS) * COLUMNS
+        columns = np.arange(max(width, FEWEST_COLUMNS))
         inside = columns < lengths[:, None]
         where = np.minimum(self.starts[rows][:, None] + columns, len(self.flat) - 1)
         padded = np.where(inside, self.flat[where], padding).astype(np.int64)
@@ -53,7 +59,7 @@ class EncodedPairs:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's sentences; S and T are their longest lengths."""
+    """One step's sentences, padded to S and T tokens."""
 
     rows: tuple[int, ...]
     """Which pairs these are."""
@@ -89,13 +95,11 @@ def encode_pairs(
 def plan_batches(
     pairs: EncodedPairs, tokens: int, generator: np.random.Generator | None = None
 ) -> list[np.ndarray]:
-    """Share the pairs out among batches of at most `tokens`, padding counted.
+    """Share the pairs out among batches of at most `tokens`, of both sides together.
 
-    A batch's size is its rows times its longest source plus its longest target. With a
-    generator the batches, and the pairs of equal length among them, are in random
-    order. A pair that is larger than the budget gets a batch of its own. Rows come in
-    multiples of ROWS where the budget allows, so that the shapes of batches recur: a
-    processor's matrix kernels are made anew for each new shape.
+    Pairs of like lengths come together. With a generator the batches, and the pairs of
+    equal length among them, are in random order. A pair that is larger than the budget
+    gets a batch of its own. Rows come in multiples of ROWS where the budget allows.
     """
     order = np.arange(len(pairs))
     if generator is not None:
@@ -103,15 +107,12 @@ def plan_batches(
     # Stable, so that pairs of equal lengths stay in their random order.
     source, target = pairs.source.lengths[order], pairs.target.lengths[order] - 1
     order = order[np.lexsort((source, target))]
-    source, target = pairs.source.lengths[order], pairs.target.lengths[order] - 1
+    sizes = np.cumsum(pairs.source.lengths[order] + pairs.target.lengths[order] - 1)
     batches, first = [], 0
     while first < len(order):
-        # Targets only get longer, so a batch cannot reach beyond this.
-        last = first + max(tokens // (int(target[first]) + 1), 1)
-        widest = np.maximum.accumulate(source[first:last])
-        widest = widest + np.maximum.accumulate(target[first:last])
-        sizes = widest * np.arange(1, len(widest) + 1)
-        rows = max(int(np.searchsorted(sizes, tokens, side="right")), 1)
+        before = sizes[first - 1] if first else 0
+        rows = int(np.searchsorted(sizes, before + tokens, side="right")) - first
+        rows = max(rows, 1)
         if rows > ROWS and first + rows < len(order):
             rows -= rows % ROWS
         batches.append(order[first : first + rows])

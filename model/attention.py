@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from model.packing import Packing
+
 
 class Trace:
     """The intermediate values of one pass, by dotted name.
@@ -68,7 +70,8 @@ def attention(
     scores = q @ k.transpose(-2, -1)  # (B, H, T, S)
     scaled = scores * (1.0 / math.sqrt(q.shape[-1]))
     masked = scaled if mask is None else scaled.masked_fill(~mask, -math.inf)
-    weights = masked.softmax(dim=-1)
+    # In fp32 whatever flows: more exact, and on a CPU faster than in bf16.
+    weights = masked.softmax(dim=-1, dtype=torch.float32).to(v.dtype)
     context = weights @ v  # (B, H, T, K)
     trace.keep(
         q=q, k=k, v=v, scores=scores, scaled=scaled, weights=weights, context=context
@@ -90,18 +93,29 @@ class MultiHeadAttention(nn.Module):
         self.w_qkv = nn.Parameter(torch.empty(3, width, width))
         self.w_o = nn.Parameter(torch.empty(width, width))
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return x's queries, keys and values, each (B, H, T, K); x is (B, T, D)."""
-        q, k, v = self._heads_of(F.linear(x, self.w_qkv.flatten(0, 1)), 3)
+    def project(
+        self, x: Tensor, packing: Packing | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return x's queries, keys and values, each (B, H, T, K).
+
+        x is (B, T, D), or with a packing (N, D).
+        """
+        q, k, v = self._heads_of(F.linear(x, self.w_qkv.flatten(0, 1)), 3, packing)
         return q, k, v
 
-    def project_query(self, x: Tensor) -> Tensor:
-        """Return the queries of x, (B, H, T, K); x is (B, T, D)."""
-        return self._heads_of(F.linear(x, self.w_qkv[0]), 1)[0]
+    def project_query(self, x: Tensor, packing: Packing | None = None) -> Tensor:
+        """Return the queries of x, (B, H, T, K); x as in `project`."""
+        return self._heads_of(F.linear(x, self.w_qkv[0]), 1, packing)[0]
 
-    def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of memory, each (B, H, S, K); it is (B, S, D)."""
-        k, v = self._heads_of(F.linear(memory, self.w_qkv[1:].flatten(0, 1)), 2)
+    def project_memory(
+        self, memory: Tensor, packing: Packing | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of memory, each (B, H, S, K).
+
+        memory is (B, S, D), or with a packing (N, D).
+        """
+        projected = F.linear(memory, self.w_qkv[1:].flatten(0, 1))
+        k, v = self._heads_of(projected, 2, packing)
         return k, v
 
     def attend(
@@ -111,19 +125,27 @@ class MultiHeadAttention(nn.Module):
         v: Tensor,
         mask: Tensor | None,
         trace: Trace = NO_TRACE,
+        packing: Packing | None = None,
     ) -> Tensor:
         """Attend with every head, concatenate the heads and project them with W_O.
 
-        q is (B, H, T, K), k and v are (B, H, S, K); the result is (B, T, D).
+        q is (B, H, T, K), k and v are (B, H, S, K); the result is (B, T, D), or with a
+        packing of the queries (N, D).
         """
         context = attention(q, k, v, mask, trace)
         concatenated = context.transpose(1, 2).flatten(2)  # (B, T, H*K = D)
+        if packing is not None:
+            concatenated = packing.pack(concatenated)  # (N, D)
         output = F.linear(concatenated, self.w_o)
         trace.keep(concatenated=concatenated, output=output)
         return output
 
-    def _heads_of(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+    def _heads_of(
+        self, projected: Tensor, parts: int, packing: Packing | None
+    ) -> tuple[Tensor, ...]:
         """Split (B, T, parts*D) into `parts` tensors of shape (B, H, T, K)."""
+        if packing is not None:
+            projected = packing.unpack(projected)
         B, T, D = projected.shape
         split = projected.view(B, T, parts, self.heads, D // parts // self.heads)
         return split.permute(2, 0, 3, 1, 4).unbind(0)

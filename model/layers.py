@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.attention import NO_TRACE, MultiHeadAttention, Trace
+from model.packing import Packing
 
 KeysValues = tuple[Tensor, Tensor]
 
@@ -27,17 +28,34 @@ def sinusoidal_positions(length: int, width: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=1)
 
 
-def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
-    """Switch off some of each sentence's D features, the same at all its positions.
+def dropout_mask(
+    x: Tensor, probability: float, packing: Packing | None = None
+) -> Tensor:
+    """Return what to multiply x with: 0 for some of each sentence's D features.
 
-    One mask of (B, 1, D) takes far fewer random numbers than one of (B, T, D) (Gal and
-    Ghahramani 2016 give the reason to do it as well).
+    The same features are switched off at all positions of a sentence: one mask of (B,
+    D) takes far fewer random numbers than one of (B, T, D) (Gal and Ghahramani 2016
+    give the reason to do it as well). x is (B, T, D), or with a packing (N, D).
     """
-    if not training or probability == 0:
-        return x
+    B, D = x.shape[0] if packing is None else packing.B, x.shape[-1]
     keep = 1 - probability
-    mask = torch.empty(x.shape[0], 1, x.shape[2], dtype=x.dtype, device=x.device)
-    return x * mask.bernoulli_(keep).div_(keep)
+    # Sixteen random bits for each number are 3 times as fast as bernoulli_.
+    bits = torch.empty(B * D // 4 + 1, dtype=torch.int64, device=x.device)
+    bits.random_(-(2**63), None)
+    numbers = bits.view(torch.int16)[: B * D].view(B, D)  # -32,768 to 32,767
+    mask = (numbers < round(keep * 2**16) - 2**15).to(x.dtype).div_(keep)
+    if packing is None:
+        return mask[:, None]
+    return mask.index_select(0, packing.sentence)
+
+
+def add_dropped(
+    x: Tensor, y: Tensor, layer: "EncoderLayer | DecoderLayer", packing: Packing | None
+) -> Tensor:
+    """Return x + y, in training with dropout on y; both are (B, T, D) or (N, D)."""
+    if not layer.training or layer.dropout == 0:
+        return x + y
+    return torch.addcmul(x, y, dropout_mask(y, layer.dropout, packing))
 
 
 class FeedForward(nn.Module):
@@ -66,16 +84,20 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(width, hidden)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None, trace: Trace = NO_TRACE
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        trace: Trace = NO_TRACE,
+        packing: Packing | None = None,
     ) -> Tensor:
-        """x is (B, S, D), mask (B, 1, 1, S); the result is (B, S, D)."""
+        """x is (B, S, D), or packed (N, D), as is the result; mask is (B, 1, 1, S)."""
         inner = trace.scope("self_attention")
         normalised = self.self_attention_norm(x)
         inner.keep(x=x, normalised=normalised)
-        q, k, v = self.self_attention.project(normalised)
-        attended = self.self_attention.attend(q, k, v, mask, inner)
-        x = x + dropout(attended, self.dropout, self.training)
-        return _feed_forward(self, x, trace)
+        q, k, v = self.self_attention.project(normalised, packing)
+        attended = self.self_attention.attend(q, k, v, mask, inner, packing)
+        x = add_dropped(x, attended, self, packing)
+        return _feed_forward(self, x, trace, packing)
 
 
 class DecoderLayer(nn.Module):
@@ -98,19 +120,20 @@ class DecoderLayer(nn.Module):
         memory: KeysValues,
         memory_mask: Tensor | None,
         trace: Trace = NO_TRACE,
+        packing: Packing | None = None,
     ) -> Tensor:
         """Run the layer over a whole target prefix.
 
-        x is (B, T, D), self_mask (T, T), memory the keys and values of the encoder's
-        output, memory_mask (B, 1, 1, S); the result is (B, T, D).
+        x is (B, T, D), or packed (N, D), as is the result; self_mask is (T, T), memory
+        the keys and values of the encoder's output, memory_mask (B, 1, 1, S).
         """
         inner = trace.scope("self_attention")
         normalised = self.self_attention_norm(x)
         inner.keep(x=x, normalised=normalised)
-        q, k, v = self.self_attention.project(normalised)
-        attended = self.self_attention.attend(q, k, v, self_mask, inner)
-        x = x + dropout(attended, self.dropout, self.training)
-        return self.after_self_attention(x, memory, memory_mask, trace)
+        q, k, v = self.self_attention.project(normalised, packing)
+        attended = self.self_attention.attend(q, k, v, self_mask, inner, packing)
+        x = add_dropped(x, attended, self, packing)
+        return self.after_self_attention(x, memory, memory_mask, trace, packing)
 
     def after_self_attention(
         self,
@@ -118,24 +141,28 @@ class DecoderLayer(nn.Module):
         memory: KeysValues,
         memory_mask: Tensor | None,
         trace: Trace = NO_TRACE,
+        packing: Packing | None = None,
     ) -> Tensor:
         """Run the cross-attention and feed-forward blocks; shapes as in `forward`."""
         inner = trace.scope("cross_attention")
         normalised = self.cross_attention_norm(x)
         inner.keep(x=x, normalised=normalised)
-        q = self.cross_attention.project_query(normalised)
-        attended = self.cross_attention.attend(q, *memory, memory_mask, inner)
-        x = x + dropout(attended, self.dropout, self.training)
-        return _feed_forward(self, x, trace)
+        q = self.cross_attention.project_query(normalised, packing)
+        attended = self.cross_attention.attend(q, *memory, memory_mask, inner, packing)
+        x = add_dropped(x, attended, self, packing)
+        return _feed_forward(self, x, trace, packing)
 
 
 def _feed_forward(
-    layer: EncoderLayer | DecoderLayer, x: Tensor, trace: Trace
+    layer: EncoderLayer | DecoderLayer,
+    x: Tensor,
+    trace: Trace,
+    packing: Packing | None,
 ) -> Tensor:
-    """Run a layer's last block, the same in both kinds; x is (B, T, D)."""
+    """Run a layer's last block, the same in both kinds; x is (B, T, D) or (N, D)."""
     normalised = layer.feed_forward_norm(x)
     output = layer.feed_forward(normalised)
-    result = x + dropout(output, layer.dropout, layer.training)
+    result = add_dropped(x, output, layer, packing)
     trace.scope("feed_forward").keep(x=x, normalised=normalised, output=output)
     trace.keep(output=result)
     return result

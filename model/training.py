@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from model.optimizer import Muon
+from model.packing import Packing
 from model.transformer import Transformer
 
 Precision = Literal["fp32", "bf16"]
@@ -22,7 +23,7 @@ class Recipe:
     """How a model is trained."""
 
     batch_tokens: int = 2048
-    """Tokens in a batch, source and target and padding together."""
+    """Tokens in a batch, source and target together."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """muon: Muon for the matrices, AdamW for the rest."""
     learning_rate: float = 4e-3
@@ -137,6 +138,7 @@ class TrainingState:
         self._average()
         return value
 
+    @torch.no_grad()
     def _collect_gradients(self) -> None:
         if self.working is self.model:
             return
@@ -149,22 +151,17 @@ class TrainingState:
 
     @torch.no_grad()
     def _copy_to_working(self) -> None:
-        if self.working is self.model:
-            return
-        for ours, theirs in zip(
-            self.model.parameters(), self.working.parameters(), strict=True
-        ):
-            theirs.copy_(ours)
+        if self.working is not self.model:
+            ours, theirs = self.model.parameters(), self.working.parameters()
+            torch._foreach_copy_(list(theirs), list(ours))
 
     @torch.no_grad()
     def _average(self) -> None:
         # Early on the average covers fewer steps, or it would remember the random
         # start.
         share = min(self.recipe.average, self.step / (self.step + 10))
-        for mean, new in zip(
-            self.averaged.parameters(), self.model.parameters(), strict=True
-        ):
-            mean.lerp_(new, 1 - share)
+        mean, new = self.averaged.parameters(), self.model.parameters()
+        torch._foreach_lerp_(list(mean), list(new), 1 - share)
 
 
 def batch_loss(
@@ -178,12 +175,15 @@ def batch_loss(
 
     source is (B, S), target_in and target_out are (B, T).
     """
-    memory = model.encode(source)
-    hidden = model.decode(target_in, memory, model.source_mask(source))  # (B, T, D)
-    # Padding is left out before the widest product of all, (tokens, D) x (D, V).
-    real = target_out != model.config.padding_id
-    logits = model.logits(hidden[real])  # (tokens, V)
-    loss: Tensor = _CrossEntropy.apply(logits, target_out[real], label_smoothing)  # type: ignore[no-untyped-call]
+    padding = model.config.padding_id
+    packings = Packing.of(source != padding), Packing.of(target_out != padding)
+    memory = model.encode(source, packing=packings[0])
+    mask = model.source_mask(source)
+    hidden = model.decode(target_in, memory, mask, packings=packings)  # (N, D)
+    truth = packings[1].pack(target_out)
+    loss: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        model.logits(hidden), truth, len(packings[1].cells), label_smoothing
+    )
     return loss
 
 
@@ -192,36 +192,52 @@ class _CrossEntropy(torch.autograd.Function):
 
     The logits are the largest tensor of a step, and torch's own passes over all of it
     take a fifth of the step. Here the rows that fit into the processor's cache go
-    through every pass at once, in fp32, and leave their gradient in the logits.
+    through every pass at once, in fp32, and leave their gradient in the logits. A
+    token's loss is counted as 87 nats at most: a probability below e^-87 is no fp32
+    number.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
-        N, V = logits.shape
+    def forward(
+        ctx: Any, logits: Tensor, target: Tensor, real: int, smoothing: float
+    ) -> Tensor:
+        """The mean over the first `real` rows of logits, (N, V), target (N,)."""
+        uniform = smoothing / logits.shape[1]
         total = logits.new_zeros((), dtype=torch.float32)
         for rows, truth in zip(
-            torch.split(logits, _ROWS), torch.split(target, _ROWS), strict=True
+            torch.split(logits[:real], _ROWS),
+            torch.split(target[:real], _ROWS),
+            strict=True,
         ):
-            log_probs = rows.log_softmax(dim=-1, dtype=torch.float32)
-            total -= (1 - smoothing) * log_probs.gather(1, truth[:, None]).sum()
+            truth = truth[:, None]
+            probs = rows.softmax(dim=-1, dtype=torch.float32)
+            of_truth = probs.gather(1, truth)
+            log_probs = of_truth.clamp(min=_LEAST).log()
+            total -= (1 - smoothing) * log_probs.sum()
             if smoothing:
-                total -= smoothing / V * log_probs.sum()
+                # The mean of all log-probabilities, by way of the truth's logit.
+                norm = rows.gather(1, truth).float() - log_probs
+                total -= (
+                    uniform * rows.sum(dtype=torch.float32) - smoothing * norm.sum()
+                )
             if ctx.needs_input_grad[0]:
-                gradient = log_probs.exp_().sub_(smoothing / V)
-                gradient[torch.arange(len(truth)), truth] -= 1 - smoothing
-                rows.copy_(gradient.div_(N))
+                torch.sub(probs, uniform, out=rows)
+                rows.scatter_(1, truth, (of_truth - (uniform + 1 - smoothing)).to(rows))
         if ctx.needs_input_grad[0]:
+            logits[real:] = 0
             ctx.save_for_backward(logits)
-        return total / N
+            ctx.real = real
+        return total / real
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (of_logits,) = ctx.saved_tensors
-        return of_logits.mul_(gradients[0]), None, None
+        return of_logits.mul_(gradients[0] / ctx.real), None, None, None
 
 
 # Rows of logits that stay in a processor's cache: 64 of 4,000 fp32 numbers are 1 MB.
 _ROWS = 64
+_LEAST = torch.finfo(torch.float32).tiny
 
 
 def hardware_precisions(device: str) -> list[Precision]:
@@ -258,10 +274,9 @@ def tune_memory() -> None:
 
     glibc hands every large buffer back to the system and gets it again, page by page,
     an instant later, which took a third of a step; it is asked to keep them. oneDNN
-    keeps the kernels of the last 1,024 shapes, 500 MB of them in a training whose
-    batches are of many shapes; 64 are enough for the layers of one step to share them.
+    keeps the kernels of the last 1,024 shapes; the shapes that recur are fewer.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "512")
     if (mallopt := _c_function("mallopt")) is not None:
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # names in malloc.h
         mallopt(mmap_threshold, 1 << 30)

@@ -14,9 +14,10 @@ from model.layers import (
     DecoderLayer,
     EncoderLayer,
     KeysValues,
-    dropout,
+    dropout_mask,
     sinusoidal_positions,
 )
+from model.packing import Packing
 
 
 class Transformer(nn.Module):
@@ -66,12 +67,21 @@ class Transformer(nn.Module):
         """Return which source tokens may be attended to, (B, 1, 1, S), boolean."""
         return (source_ids != self.config.padding_id)[:, None, None, :]
 
-    def encode(self, source_ids: Tensor, trace: Trace = NO_TRACE) -> Tensor:
-        """Return the encoder's output, (B, S, D), for source_ids, (B, S)."""
+    def encode(
+        self,
+        source_ids: Tensor,
+        trace: Trace = NO_TRACE,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Return the encoder's output for source_ids, (B, S).
+
+        It is (B, S, D), or with a packing of the source (N, D).
+        """
         mask = self.source_mask(source_ids)
-        x = self._embed(self.source_embedding, source_ids, 0, trace.scope("source"))
+        inner = trace.scope("source")
+        x = self._embed(self.source_embedding, source_ids, 0, inner, packing)
         for index, layer in enumerate(self.encoder):
-            x = layer(x, mask, trace.scope(f"encoder.{index}"))
+            x = layer(x, mask, trace.scope(f"encoder.{index}"), packing)
         memory: Tensor = self.encoder_norm(x)
         trace.keep(memory=memory)
         return memory
@@ -82,18 +92,22 @@ class Transformer(nn.Module):
         memory: Tensor,
         source_mask: Tensor,
         trace: Trace = NO_TRACE,
+        packings: tuple[Packing, Packing] | None = None,
     ) -> Tensor:
         """Return the decoder's output, (B, T, D), reading all of target_ids, (B, T).
 
-        Position t sees target_ids up to t and predicts the token after it.
+        Position t sees target_ids up to t and predicts the token after it. With
+        packings, of source and target, memory and the result are packed, (N, D).
         """
+        of_source, of_target = packings or (None, None)
         T = target_ids.shape[1]
         causal = torch.ones(T, T, dtype=torch.bool, device=target_ids.device).tril()
-        x = self._embed(self.target_embedding, target_ids, 0, trace.scope("target"))
+        inner = trace.scope("target")
+        x = self._embed(self.target_embedding, target_ids, 0, inner, of_target)
         for index, layer in enumerate(self.decoder_layers):
             inner = trace.scope(f"decoder.{index}")
-            keys_values = layer.cross_attention.project_memory(memory)
-            x = layer(x, causal, keys_values, source_mask, inner)
+            keys_values = layer.cross_attention.project_memory(memory, of_source)
+            x = layer(x, causal, keys_values, source_mask, inner, of_target)
         hidden: Tensor = self.decoder_norm(x)
         trace.keep(hidden=hidden)
         return hidden
@@ -144,13 +158,27 @@ class Transformer(nn.Module):
         return self.logits(self.decoder_norm(x[:, 0]))
 
     def _embed(
-        self, embedding: nn.Module, ids: Tensor, first: int, trace: Trace
+        self,
+        embedding: nn.Module,
+        ids: Tensor,
+        first: int,
+        trace: Trace,
+        packing: Packing | None = None,
     ) -> Tensor:
-        """Return token vectors plus position vectors, (B, T, D), for ids, (B, T)."""
-        token = embedding(ids) * math.sqrt(self.config.width)
+        """Return token vectors plus position vectors for ids, (B, T).
+
+        The result is (B, T, D), or with a packing (N, D).
+        """
         position = self.positions[first : first + ids.shape[1]]
+        if packing is not None:
+            ids = packing.pack(ids)
+            position = position.index_select(0, packing.position)
+        token = embedding(ids) * math.sqrt(self.config.width)
         trace.keep(token=token, position=position)
-        return dropout(token + position, self.config.dropout, self.training)
+        x: Tensor = token + position
+        if self.training and self.config.dropout > 0:
+            x = x * dropout_mask(x, self.config.dropout, packing)
+        return x
 
 
 @dataclass

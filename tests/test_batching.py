@@ -32,9 +32,8 @@ def _pairs(lengths: list[tuple[int, int]]) -> EncodedPairs:
 
 
 def _size(pairs: EncodedPairs, rows: np.ndarray) -> int:
-    """Return rows times (longest source + longest target that is read)."""
-    longest = max(len(pairs.source[row]) for row in rows)
-    return len(rows) * (longest + max(len(pairs.target[row]) - 1 for row in rows))
+    """Return the tokens of the pairs in rows, sources and targets that are read."""
+    return sum(len(pairs.source[row]) + len(pairs.target[row]) - 1 for row in rows)
 
 
 @given(LENGTHS, st.integers(1, 200), st.integers(0, 5))
@@ -88,8 +87,8 @@ def test_a_batch_holds_its_pairs_and_padding(
     rows = np.array(random.sample(range(len(pairs)), random.randint(1, len(pairs))))
     batch = make_batch(pairs, rows, PADDING)
     assert batch.rows == tuple(rows)
-    widest_s = max(lengths[row][0] for row in rows) + 1
-    widest_t = max(lengths[row][1] for row in rows) + 1
+    # Lengths here are at most 13, and no batch is narrower than 16.
+    widest_s = widest_t = 16
     assert batch.source.shape == (len(rows), widest_s)
     assert batch.target_in.shape == batch.target_out.shape == (len(rows), widest_t)
     tokens = 0
@@ -110,10 +109,18 @@ def test_a_batch_holds_its_pairs_and_padding(
 def test_by_hand() -> None:
     pairs = encode_pairs([[7, 8], [9]], [[5], [6, 4, 3]], START, END)
     batch = make_batch(pairs, np.array([0, 1]), PADDING)
-    assert batch.source.tolist() == [[7, 8, 2], [9, 2, 0]]
-    assert batch.target_in.tolist() == [[1, 5, 0, 0], [1, 6, 4, 3]]
-    assert batch.target_out.tolist() == [[5, 2, 0, 0], [6, 4, 3, 2]]
+    assert batch.source.shape == batch.target_in.shape == batch.target_out.shape
+    assert batch.source[:, :4].tolist() == [[7, 8, 2, 0], [9, 2, 0, 0]]
+    assert batch.target_in[:, :4].tolist() == [[1, 5, 0, 0], [1, 6, 4, 3]]
+    assert batch.target_out[:, :4].tolist() == [[5, 2, 0, 0], [6, 4, 3, 2]]
+    assert not batch.source[:, 4:].any() and not batch.target_out[:, 4:].any()
     assert batch.target_tokens == 6
+
+
+def test_wide_batches_come_in_multiples_of_four() -> None:
+    pairs = encode_pairs([[5] * 16, [5] * 19], [[6] * 20, [6] * 3], START, END)
+    batch = make_batch(pairs, np.array([0, 1]), PADDING)
+    assert (batch.source.shape, batch.target_in.shape) == ((2, 20), (2, 24))
 
 
 @pytest.mark.parametrize("sequences", [[[1, 2, 3], [], [4]], [[]], [[5]]])

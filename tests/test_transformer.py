@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from model.attention import MultiHeadAttention, Trace
 from model.config import ModelConfig
-from model.layers import FeedForward, dropout, sinusoidal_positions
+from model.layers import FeedForward, dropout_mask, sinusoidal_positions
+from model.packing import Packing
 from model.transformer import Transformer
 
 CONFIG = ModelConfig(
@@ -265,12 +266,18 @@ def test_positions_by_the_formula(width: int) -> None:
 
 
 def test_dropout_keeps_the_mean_and_acts_in_training_alone(model: Transformer) -> None:
-    x = torch.ones(4_000, 3, 2)
-    assert dropout(x, 0.25, training=False) is x
-    dropped = dropout(x, 0.25, training=True)
-    assert set(dropped.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
-    assert dropped.mean().item() == pytest.approx(1, abs=0.05)
-    assert (dropped == dropped[:, :1]).all()  # one draw for all positions
+    x = torch.ones(4_000, 3, 25)
+    mask = dropout_mask(x, 0.25)
+    assert mask.shape == (4_000, 1, 25)  # one draw for all positions
+    assert set(mask.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert mask.mean().item() == pytest.approx(1, abs=0.01)
+    # By chance alone: neighbours and sentences do not agree more often than that.
+    on = (mask[:, 0] > 0).float()
+    for one, other in ((on[:, 1:], on[:, :-1]), (on[1:], on[:-1])):
+        assert (one * other).mean().item() == pytest.approx(0.75**2, abs=0.01)
+    packing = Packing.of(torch.ones(40, 3, dtype=torch.bool))
+    packed = dropout_mask(torch.ones(packing.N, 25), 0.25, packing)[:120]
+    assert (packed.view(40, 3, 25) == packed.view(40, 3, 25)[:, :1]).all()
     source, target = _source(), _target()
     with torch.no_grad():
         quiet = model(source, target)

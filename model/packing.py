@@ -1,0 +1,101 @@
+"""The real tokens of padded sentences as one stream, without their padding.
+
+All of a layer but its attention treats each token alone, so a training runs it on a
+stream of tokens, (N, D), and lays the stream out as sentences, (B, T, D), only where
+tokens look at each other. No padding is multiplied; and the stream's length is rounded
+up, so that the same few shapes recur and a processor's matrix kernels, which are made
+anew for each new shape, are found ready.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROUND = 128
+"""A stream's length is a multiple of this; its last rows, one at least, are filled up.
+"""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where each token of B padded sentences, T cells each, stands in a stream.
+
+    A stream has N rows: the real tokens in reading order, then rows that are filled up.
+    What these hold must not reach a loss, so that their gradient is 0.
+    """
+
+    B: int
+    T: int
+    N: int
+    cells: Tensor
+    """The cell, b * T + t, of each real token, (tokens,)."""
+    rows: Tensor
+    """The row of each cell, (B * T,); of padding the last row, which is filled up."""
+    sentence: Tensor
+    """The sentence, b, of each row, (N,); 0 in the rows that are filled up."""
+    position: Tensor
+    """The position, t, of each row, (N,); 0 in the rows that are filled up."""
+
+    @classmethod
+    def of(cls, real: Tensor) -> "Packing":
+        """Return the packing of sentences whose real tokens are marked in (B, T)."""
+        B, T = real.shape
+        cells = real.flatten().nonzero()[:, 0]
+        tokens = len(cells)
+        N = (tokens // ROUND + 1) * ROUND
+        rows = cells.new_full((B * T,), N - 1)
+        rows[cells] = torch.arange(tokens, device=real.device)
+        filled = cells.new_zeros(N)
+        filled[:tokens] = cells
+        return cls(B, T, N, cells, rows, filled // T, filled % T)
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """Return the stream, (N, …), of what stands in cells, (B, T, …)."""
+        stream: Tensor = _Pack.apply(padded, self)  # type: ignore[no-untyped-call]
+        return stream
+
+    def unpack(self, stream: Tensor) -> Tensor:
+        """Return the cells, (B, T, …), of a stream, (N, …); padding is its last row."""
+        padded: Tensor = _Unpack.apply(stream, self)  # type: ignore[no-untyped-call]
+        return padded
+
+
+def _pack(padded: Tensor, packing: Packing) -> Tensor:
+    found = padded.flatten(0, 1)
+    n = len(packing.cells)
+    stream = found.new_empty(packing.N, *found.shape[1:])
+    torch.index_select(found, 0, packing.cells, out=stream[:n])
+    stream[n:] = 0
+    return stream
+
+
+def _unpack(stream: Tensor, packing: Packing) -> Tensor:
+    cells = stream.index_select(0, packing.rows)
+    return cells.view(packing.B, packing.T, *stream.shape[1:])
+
+
+class _Pack(torch.autograd.Function):
+    """Packing moves gradients as unpacking moves values; torch's own backward of an
+    index would add them up row by row."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, packing: Packing) -> Tensor:
+        ctx.packing = packing
+        return _pack(padded, packing)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _unpack(gradients[0], ctx.packing), None
+
+
+class _Unpack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, stream: Tensor, packing: Packing) -> Tensor:
+        ctx.packing = packing
+        return _unpack(stream, packing)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _pack(gradients[0], ctx.packing), None
