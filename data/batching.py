@@ -32,16 +32,20 @@ class Ragged:
         ].tolist()
         return found
 
-    def padded(self, rows: np.ndarray, padding: int) -> Tensor:
+    def padded(
+        self, rows: np.ndarray, padding: int, first: int = 0, last: int = 0
+    ) -> Tensor:
         """Return some sequences as one array, filled with padding.
 
-        It is (rows, longest), the columns rounded up (see ROWS).
+        It is (rows, longest), the columns rounded up (see ROWS). Each sequence is taken
+        without its `first` first and `last` last tokens.
         """
-        lengths = self.lengths[rows]
+        lengths = self.lengths[rows] - first - last
         width = -(-int(lengths.max()) // COLUMNS) * COLUMNS
         columns = np.arange(max(width, FEWEST_COLUMNS))
         inside = columns < lengths[:, None]
-        where = np.minimum(self.starts[rows][:, None] + columns, len(self.flat) - 1)
+        where = (self.starts[rows] + first)[:, None] + columns
+        where = np.minimum(where, len(self.flat) - 1)
         padded = np.where(inside, self.flat[where], padding).astype(np.int64)
         return torch.from_numpy(padded)
 
@@ -124,17 +128,12 @@ def plan_batches(
 
 def make_batch(pairs: EncodedPairs, rows: np.ndarray, padding: int) -> Batch:
     """Return the tensors of the pairs in rows."""
-    target = pairs.target.padded(rows, padding)
-    target_in = target[:, :-1].clone()
-    # The longest row's end mark is cut off above; the others' must not be read either.
-    lengths = torch.from_numpy(pairs.target.lengths[rows] - 1)
-    target_in[torch.arange(target_in.shape[1]) >= lengths[:, None]] = padding
     return Batch(
         rows=tuple(rows.tolist()),
         source=pairs.source.padded(rows, padding),
-        target_in=target_in,
-        target_out=target[:, 1:].contiguous(),
-        target_tokens=int(lengths.sum()),
+        target_in=pairs.target.padded(rows, padding, last=1),
+        target_out=pairs.target.padded(rows, padding, first=1),
+        target_tokens=int((pairs.target.lengths[rows] - 1).sum()),
     )
 
 
