@@ -403,13 +403,18 @@ def _trial(
     for step, (_, rows) in zip(range(TRIAL_STEPS + 2), order, strict=False):
         if step == 2:  # the first steps pay for buffers and kernels
             began = time.perf_counter()
-        _step(state, _batch(arguments, material, rows), steps=10**6)
+        _step(state, _batch(arguments, material, rows, step), steps=10**6)
     return (time.perf_counter() - began) / TRIAL_STEPS
 
 
-def _batch(arguments: Arguments, material: Material, rows: np.ndarray) -> Batch:
-    batch = make_batch(material.train, rows, padding=PADDING)
-    return batch.to(arguments.device)
+def _batch(
+    arguments: Arguments, material: Material, rows: np.ndarray, step: int
+) -> Batch:
+    pairs, places, dropout = material.train, rows, arguments.recipe.subword_dropout
+    if dropout:
+        seed = np.random.SeedSequence([arguments.seed, step]).generate_state(1)[0]
+        pairs, places = material.sample(rows, dropout, int(seed)), np.arange(len(rows))
+    return make_batch(pairs, places, padding=PADDING).to(arguments.device)
 
 
 def _step(state: TrainingState, batch: Batch, steps: int) -> float:
@@ -427,7 +432,7 @@ def _train(training: Training, stop: "Stop") -> bool:
     tokens = 0
     while state.step < steps:
         epoch, rows = next(order)
-        batch = _batch(arguments, training.material, rows)
+        batch = _batch(arguments, training.material, rows, state.step)
         try:
             loss = _step(state, batch, steps)
         except Diverged as error:

@@ -65,8 +65,6 @@ class EncodedPairs:
 class Batch:
     """One step's sentences, padded to S and T tokens."""
 
-    rows: tuple[int, ...]
-    """Which pairs these are."""
     source: Tensor
     """(B, S), each row closed by the end mark."""
     target_in: Tensor
@@ -129,7 +127,6 @@ def plan_batches(
 def make_batch(pairs: EncodedPairs, rows: np.ndarray, padding: int) -> Batch:
     """Return the tensors of the pairs in rows."""
     return Batch(
-        rows=tuple(rows.tolist()),
         source=pairs.source.padded(rows, padding),
         target_in=pairs.target.padded(rows, padding, last=1),
         target_out=pairs.target.padded(rows, padding, first=1),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import concatenate_datasets
 
 import data.starter
@@ -36,6 +37,24 @@ class Material:
     target: Tokenizer
     starter: StarterCorpus | None
     """The embedded corpus with its gold alignments, where it is among the corpora."""
+    words: Mapping[str, Sequence[str]]
+    """The words of a target, where they are known."""
+    max_length: int
+
+    def sample(self, rows: np.ndarray, dropout: float, seed: int) -> EncodedPairs:
+        """Return some training pairs, cut into tokens at random (`Tokenizer.sample`).
+
+        A pair that becomes too long keeps its own tokens.
+        """
+        pairs = [self.pairs[row] for row in rows]
+        targets = [self.words.get(text, text) for _, text in pairs]
+        sources = self.source.sample([text for text, _ in pairs], dropout, seed)
+        sampled = self.target.sample(targets, dropout, seed)
+        for place, row in enumerate(rows):
+            if max(len(sources[place]), len(sampled[place])) >= self.max_length:
+                sources[place] = self.train.source[row][:-1]
+                sampled[place] = self.train.target[row][1:-1]
+        return encode_pairs(sources, sampled, START, END)
 
 
 @dataclass
@@ -104,6 +123,8 @@ def prepare(
         source,
         target,
         starter,
+        texts.words,
+        max_length,
     )
 
 

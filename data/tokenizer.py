@@ -69,6 +69,26 @@ class Tokenizer:
         encoded: list[list[int]] = self._pieces.encode(list(words))
         return [token for word in encoded for token in word]
 
+    def sample(
+        self, texts: Sequence[str | Sequence[str]], dropout: float, seed: int
+    ) -> list[list[int]]:
+        """Return ids of texts, or of texts' words, cut into pieces at random.
+
+        Each merge of a word's pieces is skipped with a chance of `dropout`: BPE-dropout
+        (Provilkov et al. 2020). The same seed gives the same pieces.
+        """
+        sentencepiece.set_random_generator_seed(seed % 2**32)
+        settings = {"enable_sampling": True, "alpha": dropout, "nbest_size": -1}
+        sampled = []
+        for text in texts:
+            if isinstance(text, str):
+                text = normalise(text) if self.side == "source" else text
+                sampled.append(self._pieces.encode(text, **settings))
+            else:
+                words = self._pieces.encode(list(text), **settings)
+                sampled.append([token for word in words for token in word])
+        return sampled
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; special tokens give nothing."""
         text: str = self._pieces.decode([i for i in ids if i != PADDING])

@@ -34,6 +34,8 @@ class Recipe:
     """Share of each matrix taken away in a step, times the learning rate."""
     label_smoothing: float = 0.1
     """Share of the target's probability that is spread over the whole vocabulary."""
+    subword_dropout: float = 0.0
+    """Chance to skip a merge when a training sentence is cut into tokens."""
     gradient_clip: float = 1.0
     """Longest gradient; a longer one is shortened to this."""
     average: float = 0.998
@@ -43,7 +45,7 @@ class Recipe:
         for name in ("batch_tokens", "learning_rate", "gradient_clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give more than 0")
-        for name in ("label_smoothing", "average"):
+        for name in ("label_smoothing", "subword_dropout", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give 0 to 0.999")
         if self.warmup < 0 or self.weight_decay < 0:

@@ -18,7 +18,8 @@ import train
 from model.checkpoint import load_state
 from model.training import TrainingState
 
-FLAGS = (*SMALL, "--width=16", "--steps=100", "--validations=4", "--dropout=0.1")
+FLAGS = (*SMALL, "--width=16", "--steps=100", "--validations=4", "--dropout=0.1",
+         "--subword-dropout=0.1")  # fmt: skip
 RECIPES = {
     "adamw": ("--optimizer=adamw",),
     "muon": ("--optimizer=muon", "--precision=bf16"),

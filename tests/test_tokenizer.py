@@ -153,3 +153,26 @@ def test_texts_that_hold_line_ends_train_as_one_text() -> None:
     tokenizer = train_tokenizer(["ab\ncd\r\0ef"] * 9, 400, "target")
     assert tokenizer.decode(tokenizer.encode("ab\ncd")) == "ab\ncd"
     assert not any("\n" in t for t in tokenizer.tokens(list(range(len(tokenizer)))))
+
+
+def test_pieces_drawn_at_random_are_of_the_same_text() -> None:
+    tokenizer = train_tokenizer([" ".join(WORDS), "".join(WORDS)] * 5, 320, "target")
+    texts = ["".join(WORDS)] * 20
+    sampled = tokenizer.sample(texts, 0.3, seed=1)
+    assert {tokenizer.decode(ids) for ids in sampled} == {"".join(WORDS)}
+    assert len({tuple(ids) for ids in sampled}) > 1
+    assert tokenizer.sample(texts, 0.3, seed=1) == sampled
+    assert tokenizer.sample(texts, 0.3, seed=2) != sampled
+    plain = tokenizer.encode("".join(WORDS))
+    assert tokenizer.sample(texts[:1], 0.0, seed=1) == [plain]
+    assert min(map(len, sampled)) >= len(plain)
+
+
+def test_words_drawn_at_random_stay_apart() -> None:
+    tokenizer = train_tokenizer(["".join(WORDS)] * 5, 320, "target")
+    for ids in tokenizer.sample([WORDS] * 20, 0.3, seed=1):
+        text, ends = "", {len("".join(WORDS[: n + 1])) for n in range(len(WORDS))}
+        for token in ids:
+            text += tokenizer.decode([token])
+            ends.discard(len(text))
+        assert text == "".join(WORDS) and not ends
