@@ -119,7 +119,7 @@ class Marian(nn.Module):
 
 
 def tight(ids: Tensor) -> Tensor:
-    """Return ids without the columns that are all padding: peers gain nothing by them."""
+    """Return ids without the columns of padding alone, which a peer has no use of."""
     return ids[:, : int((ids != PADDING).sum(1).max())]
 
 

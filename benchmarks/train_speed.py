@@ -191,11 +191,11 @@ def _print_share(shape: Shape, rate: float, product: float) -> bool:
     of_source, of_target = shape.operations()
     operations = rate * (of_target + of_source * sources)
     share = operations / product
+    square = product_rate(1_024, 1_024, 1_024)
     print(
-        f"  {operations / 1e9:.0f} GFLOP/s, {share:.0%} of the {product / 1e9:.0f} of a "
-        f"product of (2,048 x {shape.width}) and ({shape.width} x "
-        f"{shape.feed_forward}) alone (bar {shape.share:.0%}); of (1,024 x 1,024): "
-        f"{product_rate(1_024, 1_024, 1_024) / 1e9:.0f}",
+        f"  {operations / 1e9:.0f} GFLOP/s: {share:.0%} of the {product / 1e9:.0f} of "
+        f"(2,048 x {shape.width}) by ({shape.width} x {shape.feed_forward}) alone (bar "
+        f"{shape.share:.0%}); (1,024 x 1,024) by (1,024 x 1,024): {square / 1e9:.0f}",
         flush=True,
     )
     return bool(share >= shape.share)

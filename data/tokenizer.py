@@ -78,7 +78,11 @@ class Tokenizer:
         (Provilkov et al. 2020). The same seed gives the same pieces.
         """
         sentencepiece.set_random_generator_seed(seed % 2**32)
-        settings = {"enable_sampling": True, "alpha": dropout, "nbest_size": -1}
+        settings: dict[str, Any] = {
+            "enable_sampling": True,
+            "alpha": dropout,
+            "nbest_size": -1,
+        }
         sampled = []
         for text in texts:
             if isinstance(text, str):
