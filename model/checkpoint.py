@@ -128,15 +128,18 @@ def load_model(run: Path, device: str = "cpu") -> Transformer:
     path = run / _WEIGHTS
     if not path.is_file():
         raise RunError(f"{path} is missing: the training has not saved a model yet")
-    with torch.device("meta"):
-        expected = {k: v.shape for k, v in Transformer(config).state_dict().items()}
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path} is damaged ({error}): train the model again") from None
-    if {name: tensor.shape for name, tensor in weights.items()} != expected:
-        raise RunError(f"{path} does not fit config.json: train the model again")
+    misfit = RunError(f"{path} does not fit config.json: train the model again")
+    # Counted before a model is made: its memory is then no more than the file's size.
+    if sum(tensor.numel() for tensor in weights.values()) != config.parameters:
+        raise misfit
     model = Transformer(config)
+    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    if {name: tensor.shape for name, tensor in weights.items()} != expected:
+        raise misfit
     model.load_state_dict(weights)
     return model.to(device).eval()
 

@@ -59,6 +59,21 @@ class ModelConfig:
                 f"below the smaller vocabulary, {smallest}"
             )
 
+    @property
+    def parameters(self) -> int:
+        """The numbers that a model of this shape learns; it is not built for it."""
+        D, F = self.width, self.feed_forward
+        norm, attention = 2 * D, 4 * D * D
+        feed_forward = 2 * D * F + F + D
+        encoder_layer = attention + feed_forward + 2 * norm
+        decoder_layer = 2 * attention + feed_forward + 3 * norm
+        return (
+            (self.source_vocabulary + self.target_vocabulary) * D
+            + self.encoder_layers * encoder_layer
+            + self.decoder_layers * decoder_layer
+            + 2 * norm
+        )
+
 
 # A stranger's config must not be able to ask for all memory.
 _LIMITS = {

@@ -295,3 +295,9 @@ def test_a_new_model_starts_near_the_uniform_loss() -> None:
     names = {name for name, _ in fresh.named_parameters()}
     assert not any("attention.w" in name and "bias" in name for name in names)
     assert "output" not in "".join(names)  # the output is the target embedding
+
+
+def test_parameters_are_counted_without_a_model() -> None:
+    for config in (CONFIG, ModelConfig(9, 8, width=2, heads=1, feed_forward=5)):
+        found = sum(p.numel() for p in Transformer(config).parameters())
+        assert config.parameters == found
