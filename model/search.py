@@ -3,8 +3,12 @@
 The rules are CTranslate2's, so that an exported model can be compared with this one:
 each step takes the 2 x beam best continuations; those among the first `beam` that end
 become hypotheses, and their places go to the next best that do not; a sentence is done
-when it has `beam` hypotheses. A score is the sum of the log-probabilities, end mark
-included, divided by (tokens without the end mark) ^ length_penalty.
+when it has `beam` hypotheses and, where the length penalty is 0, when the first place
+has ended as well, since then no other can become better. A score is the sum of the
+log-probabilities, end mark included, divided by (tokens without the end mark) ^
+length_penalty. (CTranslate2 4.8, src/decoding.cc, asked for `beam` hypotheses. One
+thing differs: at the first step it gives the end mark's share to the other tokens, so
+that all scores of a sentence are larger by one, tiny, number.)
 """
 
 import math
@@ -120,13 +124,16 @@ class _Sentence:
     def __init__(self, end_id: int, beam: int, length_penalty: float) -> None:
         self.end_id, self.beam, self.length_penalty = end_id, beam, length_penalty
         self.hypotheses: list[Hypothesis] = []
+        self.first_ended = False
 
     @property
     def done(self) -> bool:
-        return len(self.hypotheses) >= self.beam
+        enough = len(self.hypotheses) >= self.beam
+        return enough and (self.first_ended or self.length_penalty != 0)
 
-    def add(self, ids: Sequence[int], log_probability: float) -> None:
-        """Take a hypothesis whose last id may be the end mark."""
+    def add(self, ids: Sequence[int], log_probability: float, place: int) -> None:
+        """Take the hypothesis of a place; its last id may be the end mark."""
+        self.first_ended = self.first_ended or place == 0
         complete = ids[-1] == self.end_id
         text = tuple(ids[:-1] if complete else ids)
         score = log_probability / len(text) ** self.length_penalty
@@ -166,6 +173,6 @@ def _finish(
                 continue
             if last or last_tokens[place] == sentence.end_id:
                 text = texts[row, place].tolist()
-                sentence.add([*text, last_tokens[place]], sums[place])
+                sentence.add([*text, last_tokens[place]], sums[place], place)
                 chosen[row, place] = next(substitutes, place)
     return chosen

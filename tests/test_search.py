@@ -137,12 +137,32 @@ def test_ctranslate2s_rules_by_hand() -> None:
     )
 
 
+def test_without_a_length_penalty_the_first_place_has_to_end() -> None:
+    """Beam 2. Step 2: (A, A) 0.36 leads, (A, end) 0.24 ends in place 1 and so does
+    (A, A, end) at step 3, where (A, A, A) 0.216 leads. These are two hypotheses; but
+    (A, A, A, end) 0.2052 is better than (A, A, end) 0.144, so the search goes on.
+    """
+    table = {
+        (): [0, 0, 0, 0.60, 0.40],
+        (A,): [0, 0, 0.40, 0.60, 0],
+        (B,): [0, 0, 0.20, 0.50, 0.30],
+        (A, A): [0, 0, 0.40, 0.60, 0],
+        (A, A, A): [0, 0, 0.95, 0.05, 0],
+    }
+    model = Scripted(lambda prefix: table.get(prefix, [0, 0, 0.3, 0.4, 0.3]))
+    [found] = search(model, SOURCE, beam=2, length_penalty=0)
+    assert [hypothesis.ids for hypothesis in found] == [(A,), (A, A, A)]
+    [found] = search(model, SOURCE, beam=2, length_penalty=1e-3)
+    assert [hypothesis.ids for hypothesis in found] == [(A,), (A, A)]
+
+
 def by_the_rules(
     script: Script, beam: int, penalty: float, cap: int
 ) -> list[tuple[tuple[int, ...], float, bool]]:
     """CTranslate2's search for one sentence, written over lists of tuples."""
     live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
-    done = []
+    done: list[tuple[tuple[int, ...], float, bool]] = []
+    first_ended = False
     for step in range(1, cap + 1):
         grown = [
             ((*text, token), total + math.log(share))
@@ -153,6 +173,7 @@ def by_the_rules(
         grown.sort(key=lambda candidate: -candidate[1])
         grown = grown[: 2 * beam]
         first, spare = grown[:beam], grown[beam:]
+        first_ended |= first[0][0][-1] == END
         live = []
         for text, total in first:
             if text[-1] == END or step == cap:
@@ -164,7 +185,7 @@ def by_the_rules(
                     live.append(spare.pop(0))
             else:
                 live.append((text, total))
-        if len(done) >= beam:
+        if len(done) >= beam and (first_ended or penalty != 0):
             break
     scored = [(t, total / len(t) ** penalty, whole) for t, total, whole in done]
     return sorted(scored, key=lambda one: -one[1])[:beam]
