@@ -17,7 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from explain.trace import AttentionMap, AttentionTrace, Kind
+from explain.kinds import Kind
+from explain.trace import AttentionMap, AttentionTrace
 from explain.views import KIND_NAMES, choose, column_labels, printable, row_labels
 
 _SUFFIXES = {".png": "png", ".svg": "svg"}

@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from explain.kinds import KINDS, SIDES, Kind
 from explain.trace import (
-    KINDS,
-    SIDES,
     VALUES,
     AttentionMap,
     AttentionTrace,
-    Kind,
     ModelNote,
     Projections,
     Source,

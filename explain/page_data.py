@@ -26,8 +26,9 @@ from explain.alignment import (
     text_words,
 )
 from explain.glossary import Glossary
+from explain.kinds import Kind
 from explain.probes import Candidate, Candidates, WhatIf
-from explain.trace import AttentionMap, AttentionTrace, Kind, Projections
+from explain.trace import AttentionMap, AttentionTrace, Projections
 
 Json = dict[str, Any]
 Array = NDArray[np.float32]

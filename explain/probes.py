@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from data.tokenizer import Tokenizer
-from explain.trace import AttentionTrace, Kind, sub_layers
+from explain.kinds import Kind
+from explain.trace import AttentionTrace, sub_layers
 from model.search import search
 from model.transformer import Transformer
 

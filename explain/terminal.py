@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from explain.glossary import Entry, Glossary
+from explain.kinds import Kind
 from explain.steps import MASKED
-from explain.trace import Array, AttentionMap, AttentionTrace, Kind
+from explain.trace import Array, AttentionMap, AttentionTrace
 from explain.views import (
     KIND_NAMES,
     choose,

@@ -7,26 +7,19 @@ t *reads* `tokens_in[t]` and *predicts* `tokens_out[t]`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from explain.kinds import SIDES, Kind
 from model.attention import MultiHeadAttention, Trace
 from model.transformer import Transformer
 
-Kind = Literal["encoder_self", "decoder_self", "cross"]
 Array = NDArray[np.float32]
 
-KINDS: tuple[Kind, ...] = ("encoder_self", "decoder_self", "cross")
-SIDES: dict[Kind, tuple[str, str]] = {
-    "encoder_self": ("source", "source"),
-    "decoder_self": ("target", "target"),
-    "cross": ("target", "source"),
-}
-"""Which tokens a kind's rows (the queries) and columns (the keys) are."""
 VALUES = (
     "input", "normalised", "q", "k", "v", "scores", "scaled", "context", "output",
 )  # fmt: skip

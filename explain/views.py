@@ -10,7 +10,8 @@ from typing import get_args
 
 from explain.alignment import MARKS, SegmenterMissing, target_words
 from explain.glossary import Entry, Glossary
-from explain.trace import KINDS, AttentionMap, AttentionTrace, Kind
+from explain.kinds import KINDS, Kind
+from explain.trace import AttentionMap, AttentionTrace
 
 KIND_NAMES: dict[Kind, str] = {
     "encoder_self": "Encoder self-attention",

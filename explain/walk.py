@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from data.tokenizer import Tokenizer
 from explain.glossary import Glossary
+from explain.kinds import Kind
 from explain.probes import candidates
 from explain.steps import (
     Numbers,
@@ -23,7 +24,7 @@ from explain.steps import (
     projection_step,
     render,
 )
-from explain.trace import AttentionMap, AttentionTrace, Kind
+from explain.trace import AttentionMap, AttentionTrace
 from explain.views import (
     ARTICLES_SOURCE,
     column_labels,

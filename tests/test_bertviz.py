@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from explain.files import to_bertviz
-from explain.trace import AttentionMap, AttentionTrace, Kind, ModelNote, Source, Target
+from explain.kinds import Kind
+from explain.trace import AttentionMap, AttentionTrace, ModelNote, Source, Target
 
 
 def _trace(encoder_layers: int, decoder_layers: int) -> AttentionTrace:

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from explain.files import from_json, read, to_json, write
-from explain.trace import KINDS, VALUES, AttentionTrace, TraceError, check
+from explain.kinds import KINDS
+from explain.trace import VALUES, AttentionTrace, TraceError, check
 from translate import Translator
 
 TEXT = "My parents go to the station."
