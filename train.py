@@ -45,6 +45,7 @@ from model.checkpoint import (
 )
 from model.command import INTERRUPTED, check_device, parse, run
 from model.config import ModelConfig
+from model.search import TorchEngine
 from model.training import (
     Diverged,
     Precision,
@@ -201,7 +202,8 @@ class Training:
         """Return what translates with a state of the model."""
         source, target = self.material.source, self.material.target
         name = self.folder.name
-        return Translator(name, model, source, target, languages=self.languages)
+        engine = TorchEngine(model)
+        return Translator(name, engine, source, target, languages=self.languages)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,31 +8,21 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-import torch
 import tyro
 
 from data.text import normalise, read_file, read_lines
 from data.tokenizer import Tokenizer
-from explain import files
 from explain.glossary import Glossary, read_glossary
-from explain.trace import (
-    AttentionTrace,
-    Kind,
-    ModelNote,
-    Source,
-    Target,
-    trace_attention,
-)
+from explain.kinds import Kind
 from model.checkpoint import load_model, read_config, sha256, write_atomically
 from model.command import check_device, parse, run
-from model.search import Hypothesis, search
-from model.transformer import Transformer
+from model.engine import Engine, Hypothesis
 
-if TYPE_CHECKING:  # slow to import, and only some translations need it
+if TYPE_CHECKING:  # slow to import, torch above all, and not all translations need it
     from explain.alignment import Word
+    from explain.trace import AttentionTrace, ModelNote
+    from model.transformer import Transformer
 
-SUFFIXES = (*files.SUFFIXES, ".png", ".svg", ".html")
-"""What the name of an attention file may end in."""
 CHUNK = 512
 """Lines that are read, translated and written together."""
 BATCH_TOKENS = 4096
@@ -52,7 +42,7 @@ class Translation:
 
 
 class Translator:
-    """A trained model with its tokenizers.
+    """A trained model, run by an engine, with its tokenizers.
 
     translator = Translator.load("runs/starter")
     [[best, *others]] = translator.translate(["I love music."], beam=4)
@@ -64,7 +54,7 @@ class Translator:
     def __init__(
         self,
         name: str,
-        model: Transformer,
+        engine: Engine,
         source: Tokenizer,
         target: Tokenizer,
         weights_sha256: str = "",
@@ -72,12 +62,11 @@ class Translator:
         languages: tuple[str, str] = ("en", "ja"),
         glossary: Glossary | None = None,
     ) -> None:
-        self.model, self.source, self.target = model, source, target
+        self.name, self.weights_sha256 = name, weights_sha256
+        self.engine, self.source, self.target = engine, source, target
         self.languages = languages
         self.known_words = known_words
         self.glossary: Glossary = glossary or {}
-        config: dict[str, Any] = vars(model.config)
-        self.note = ModelNote(name, weights_sha256, config)
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> "Translator":
@@ -85,13 +74,15 @@ class Translator:
 
         Raises `model.checkpoint.RunError` where there is none or it is damaged.
         """
+        from model.search import TorchEngine
+
         folder = Path(folder)
         config = read_config(folder)
-        model = load_model(folder, device)
+        engine = TorchEngine(load_model(folder, device))
         words = folder / "source_words.txt"
         return cls(
             folder.name,
-            model,
+            engine,
             Tokenizer.load(folder / "source.spm", "source"),
             Tokenizer.load(folder / "target.spm", "target"),
             sha256(folder / "model.safetensors"),
@@ -99,6 +90,22 @@ class Translator:
             tuple(config.get("languages", ("en", "ja"))),
             read_glossary(folder / "glossary.tsv"),
         )
+
+    @property
+    def model(self) -> "Transformer":
+        """The network, whose attention can be traced."""
+        from model.search import TorchEngine
+
+        assert isinstance(self.engine, TorchEngine)
+        return self.engine.model
+
+    @property
+    def note(self) -> "ModelNote":
+        """What a trace says of the model that it comes from."""
+        from explain.trace import ModelNote
+
+        config: dict[str, Any] = vars(self.engine.config)
+        return ModelNote(self.name, self.weights_sha256, config)
 
     def translate(
         self,
@@ -112,7 +119,7 @@ class Translator:
         A text's translations do not depend on the others. Scores are those of
         `model.search`.
         """
-        limit = self.model.config.max_length - 1
+        limit = self.engine.config.max_length - 1
         encoded = [self.source.encode(text) if text.strip() else [] for text in texts]
         order = sorted((i for i, ids in enumerate(encoded) if ids),
                        key=lambda i: len(encoded[i]))  # fmt: skip
@@ -121,11 +128,9 @@ class Translator:
             order, [min(len(ids), limit) + 1 for ids in encoded], beam
         ):
             sources = [
-                [*encoded[row][:limit], self.model.config.end_id] for row in rows
+                [*encoded[row][:limit], self.engine.config.end_id] for row in rows
             ]
-            hypotheses = search(
-                self.model, self._padded(sources), beam, length_penalty, max_steps
-            )
+            hypotheses = self.engine.translate(sources, beam, length_penalty, max_steps)
             for row, ranked in zip(rows, hypotheses, strict=True):
                 found[row] = [
                     Translation(
@@ -140,7 +145,7 @@ class Translator:
 
     def trace(
         self, source: str, target: str | Sequence[int], complete: bool = True
-    ) -> AttentionTrace:
+    ) -> "AttentionTrace":
         """Return all attention of one translation of one sentence, checked.
 
         target is a text of your own, or the ids of a translation (never its text, which
@@ -149,6 +154,8 @@ class Translator:
         a source that is too long as much is read as `translate` reads. Raises
         `ValueError` where a side is empty or the target too long.
         """
+        from explain.trace import Source, Target, trace_attention
+
         config = self.model.config
         limit = config.max_length - 1
         ids = self.target.encode(target) if isinstance(target, str) else list(target)
@@ -178,7 +185,7 @@ class Translator:
             ),
         )
 
-    def words(self, trace: AttentionTrace) -> "tuple[list[Word], list[Word]]":
+    def words(self, trace: "AttentionTrace") -> "tuple[list[Word], list[Word]]":
         """Return the source and target words of a trace, by which it can be aligned.
 
         Raises `ValueError` where Japanese has to be segmented and MeCab is missing.
@@ -193,7 +200,7 @@ class Translator:
 
     def page(
         self,
-        traces: Sequence[AttentionTrace],
+        traces: "Sequence[AttentionTrace]",
         gold: str | None = None,
         what_if: bool = True,
     ) -> str:
@@ -222,12 +229,6 @@ class Translator:
             return []
         return [word for word in dict.fromkeys(words_of(text))
                 if word.casefold() not in self.known_words]  # fmt: skip
-
-    def _padded(self, sources: list[list[int]]) -> torch.Tensor:
-        longest = max(map(len, sources))
-        padding = self.model.config.padding_id
-        rows = [ids + [padding] * (longest - len(ids)) for ids in sources]
-        return torch.tensor(rows, device=self.model.positions.device)
 
     def _text(self, ids: Sequence[int]) -> str:
         """Return a translation as one line."""
@@ -428,7 +429,7 @@ def _translated(
     translator: Translator,
     arguments: Arguments,
     lines: Iterable[str],
-    traces: list[AttentionTrace],
+    traces: "list[AttentionTrace]",
 ) -> Iterator[str]:
     """Yield the lines to print; append to traces where attention is wanted."""
     numbered = enumerate(lines, start=1)
@@ -476,7 +477,7 @@ def _printed(
     arguments: Arguments,
     number: int,
     found: Sequence[Translation],
-    trace: AttentionTrace | None,
+    trace: "AttentionTrace | None",
 ) -> Iterator[str]:
     """Yield one line for a sentence, or one for each of its n best translations."""
     if not found:
@@ -493,7 +494,7 @@ def _printed(
 
 
 def _alignment(
-    translator: Translator, arguments: Arguments, trace: AttentionTrace
+    translator: Translator, arguments: Arguments, trace: "AttentionTrace"
 ) -> str:
     """Return the word alignment of a trace in Pharaoh format."""
     from explain.alignment import Heads, align, pharaoh
@@ -504,7 +505,7 @@ def _alignment(
 
 
 def _views(
-    translator: Translator, arguments: Arguments, trace: AttentionTrace
+    translator: Translator, arguments: Arguments, trace: "AttentionTrace"
 ) -> Iterator[str]:
     """Yield what --show and --walk print of a trace."""
     shown: list[Any] = []
@@ -536,16 +537,21 @@ def _views(
 
 def _check_name(path: Path, sentences: int | None) -> None:
     """Raise `ValueError` unless the attention of so many sentences can go to path."""
-    files.check_name(path, sentences, SUFFIXES, of_many=(".jsonl", ".html"))
+    from explain import files
+
+    suffixes = (*files.SUFFIXES, ".png", ".svg", ".html")
+    files.check_name(path, sentences, suffixes, of_many=(".jsonl", ".html"))
 
 
 def _write_attention(
     translator: Translator,
     arguments: Arguments,
     path: Path,
-    traces: Sequence[AttentionTrace],
+    traces: "Sequence[AttentionTrace]",
 ) -> None:
     """Write one of the --attention files."""
+    from explain import files
+
     if path.suffix in files.SUFFIXES:
         files.write(path, traces, arguments.values)
     elif path.suffix == ".html":
@@ -562,7 +568,7 @@ def _warn(
     translator: Translator, number: int, text: str, translation: Translation
 ) -> None:
     """Say on stderr what a reader of the translation should know."""
-    limit = translator.model.config.max_length
+    limit = translator.engine.config.max_length
     warnings = []
     if unknown := translator.unknown_words(text):
         warnings.append(f"not seen in training: {', '.join(unknown)}")

@@ -15,15 +15,14 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from model.config import ModelConfig
-from model.transformer import Transformer
+
+if TYPE_CHECKING:  # torch takes a second to import; not all that read a run need it
+    from torch import Tensor
+
+    from model.transformer import Transformer
 
 FORMAT = 1
 _WEIGHTS = "model.safetensors"
@@ -80,8 +79,10 @@ def save_config(run: Path, model: ModelConfig, about: Mapping[str, Any]) -> None
     write_atomically(run / "config.json", lambda to: to.write_text(text, "utf-8"))
 
 
-def save_weights(run: Path, weights: Mapping[str, Tensor]) -> None:
+def save_weights(run: Path, weights: "Mapping[str, Tensor]") -> None:
     """Write model.safetensors, as fp32."""
+    from safetensors.torch import save
+
     tensors = {name: tensor.float().contiguous() for name, tensor in weights.items()}
     content = save(tensors)
     write_atomically(run / _WEIGHTS, lambda to: to.write_bytes(content))
@@ -119,11 +120,16 @@ def read_config(run: Path) -> dict[str, Any]:
     return dict(config)
 
 
-def load_model(run: Path, device: str = "cpu") -> Transformer:
+def load_model(run: Path, device: str = "cpu") -> "Transformer":
     """Return the model of a run directory, in eval mode.
 
     Raises `RunError` where there is none or it does not fit its config.json.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from model.transformer import Transformer
+
     config = model_config(read_config(run), run / "config.json")
     path = run / _WEIGHTS
     if not path.is_file():
@@ -171,6 +177,8 @@ _UNREADABLE = (
 
 def save_state(run: Path, state: Mapping[str, Any]) -> None:
     """Write what a resumed training needs; the one before it is kept as well."""
+    import torch
+
     latest = run / _STATE
     if latest.is_file():
         # A second name, not a rename: at every moment a whole state has the first name.
@@ -185,6 +193,8 @@ def load_state(run: Path) -> tuple[dict[str, Any], bool]:
 
     Raises `RunError` where there is none.
     """
+    import torch
+
     for name in (_STATE, _PREVIOUS):
         try:
             with zipfile.ZipFile(run / name) as archive:

@@ -6,9 +6,7 @@ become hypotheses, and their places go to the next best that do not; a sentence 
 when it has `beam` hypotheses and, where the length penalty is 0, when the first place
 has ended as well, since then no other can become better. A score is the sum of the
 log-probabilities, end mark included, divided by (tokens without the end mark) ^
-length_penalty. (CTranslate2 4.8, src/decoding.cc, asked for `beam` hypotheses. One
-thing differs: at the first step it gives the end mark's share to the other tokens, so
-that all scores of a sentence are larger by one, tiny, number.)
+length_penalty.
 """
 
 import math
@@ -20,20 +18,8 @@ import torch
 from torch import Tensor
 
 from model.config import ModelConfig
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """One translation that a search found."""
-
-    ids: tuple[int, ...]
-    """Its tokens, without start and end marks."""
-    log_probability: float
-    """Natural logarithm of its probability, the end mark included where it has one."""
-    score: float
-    """What hypotheses are ranked by: log_probability / len(ids) ^ length_penalty."""
-    complete: bool
-    """False where the search reached its cap before the model ended the sentence."""
+from model.engine import Hypothesis
+from model.transformer import Transformer
 
 
 class _Cache(Protocol):
@@ -51,6 +37,29 @@ class Decodable(Protocol[C]):
 
     def start(self, source_ids: Tensor, beam: int) -> C: ...
     def step(self, token_ids: Tensor, cache: C) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class TorchEngine:
+    """Our own network, in eval mode, with the search below: an `Engine`."""
+
+    model: Transformer
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    def translate(
+        self,
+        sources: Sequence[Sequence[int]],
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_steps: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        longest, padding = max(map(len, sources)), self.config.padding_id
+        rows = [[*ids, *[padding] * (longest - len(ids))] for ids in sources]
+        source_ids = torch.tensor(rows, device=self.model.positions.device)
+        return search(self.model, source_ids, beam, length_penalty, max_steps)
 
 
 @torch.inference_mode()

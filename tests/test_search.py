@@ -10,7 +10,8 @@ from conftest import pairs
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.search import Hypothesis, search
+from model.engine import Hypothesis
+from model.search import search
 from model.transformer import Transformer
 from translate import Translator
 
