@@ -274,7 +274,7 @@ class Arguments:
     beam: int = 1
     """Hypotheses that the search keeps at each step; 1 is greedy search."""
     length_penalty: float = 1.0
-    """Rank by log-probability / length to this power; higher favours longer ones."""
+    """Rank by log-probability / tokens to this power; higher favours longer ones."""
     n_best: int = 1
     """Print this many translations of each sentence, with its line number and rank."""
     scores: bool = False
@@ -465,8 +465,7 @@ def _hypotheses(
     trace = translator.trace(texts[0], arguments.target)
     ids = trace.target.ids_out[:-1]
     total = sum(trace.target.log_probs)
-    score = total / len(ids) ** arguments.length_penalty
-    hypothesis = Hypothesis(ids, total, score, complete=True)
+    hypothesis = Hypothesis.scored(ids, total, arguments.length_penalty)
     length = len(translator.source.encode(texts[0])) + 1
     cut = length > len(trace.source.ids)
     return [[Translation(arguments.target, hypothesis, length, cut)]]

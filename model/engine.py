@@ -21,9 +21,21 @@ class Hypothesis:
     log_probability: float
     """Natural logarithm of its probability, the end mark included where it has one."""
     score: float
-    """What hypotheses are ranked by: log_probability / len(ids) ^ length_penalty."""
+    """What hypotheses are ranked by: log_probability / tokens ^ length_penalty."""
     complete: bool
     """False where the search reached its cap before the model ended the sentence."""
+
+    @classmethod
+    def scored(
+        cls,
+        ids: Sequence[int],
+        log_probability: float,
+        length_penalty: float,
+        complete: bool = True,
+    ) -> "Hypothesis":
+        """Return the hypothesis with its score; the end mark is one of its tokens."""
+        score = log_probability / (len(ids) + complete) ** length_penalty
+        return cls(tuple(ids), log_probability, score, complete)
 
 
 class Engine(Protocol):

@@ -5,8 +5,10 @@ each step takes the 2 x beam best continuations; those among the first `beam` th
 become hypotheses, and their places go to the next best that do not; a sentence is done
 when it has `beam` hypotheses and, where the length penalty is 0, when the first place
 has ended as well, since then no other can become better. A score is the sum of the
-log-probabilities, end mark included, divided by (tokens without the end mark) ^
-length_penalty.
+log-probabilities divided by the number of tokens ^ length_penalty, the end mark
+included in both. (CTranslate2 4.8, asked for `beam` hypotheses. One thing differs: at
+the first step it gives the end mark's share to the other tokens, so that all sums of a
+sentence are larger by one number, 0.003 at most in 1,000 sentences of Tatoeba.)
 """
 
 import math
@@ -144,9 +146,10 @@ class _Sentence:
         """Take the hypothesis of a place; its last id may be the end mark."""
         self.first_ended = self.first_ended or place == 0
         complete = ids[-1] == self.end_id
-        text = tuple(ids[:-1] if complete else ids)
-        score = log_probability / len(text) ** self.length_penalty
-        self.hypotheses.append(Hypothesis(text, log_probability, score, complete))
+        text = ids[:-1] if complete else ids
+        self.hypotheses.append(
+            Hypothesis.scored(text, log_probability, self.length_penalty, complete)
+        )
 
     def ranked(self) -> list[Hypothesis]:
         ranked = sorted(self.hypotheses, key=lambda found: -found.score)

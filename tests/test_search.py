@@ -87,7 +87,7 @@ def test_a_wide_beam_finds_what_enumeration_finds() -> None:
         for hypothesis in found:
             total = expected[hypothesis.ids, hypothesis.complete]
             assert hypothesis.log_probability == pytest.approx(total, abs=1e-5)
-            expected_score = total / len(hypothesis.ids)
+            expected_score = total / (len(hypothesis.ids) + hypothesis.complete)
             assert hypothesis.score == pytest.approx(expected_score, abs=1e-5)
         scores = [hypothesis.score for hypothesis in found]
         assert scores == sorted(scores, reverse=True)
@@ -130,11 +130,12 @@ def test_ctranslate2s_rules_by_hand() -> None:
     assert [h.log_probability for h in found] == pytest.approx(
         [math.log(0.35), math.log(0.21)], abs=1e-6
     )
-    # Divided by the length, (A, A) wins: ln 0.21 / 2 = -0.78 against ln 0.35 = -1.05.
+    # Divided by the tokens, the end mark one of them, (A, A) wins: ln 0.21 / 3 = -0.52
+    # against ln 0.35 / 2 = -0.525.
     [found] = search(Scripted(table.__getitem__), SOURCE, beam=2, length_penalty=1)
     assert [hypothesis.ids for hypothesis in found] == [(A, A), (B,)]
     assert [h.score for h in found] == pytest.approx(
-        [math.log(0.21) / 2, math.log(0.35)], abs=1e-6
+        [math.log(0.21) / 3, math.log(0.35) / 2], abs=1e-6
     )
 
 
@@ -188,7 +189,9 @@ def by_the_rules(
                 live.append((text, total))
         if len(done) >= beam and (first_ended or penalty != 0):
             break
-    scored = [(t, total / len(t) ** penalty, whole) for t, total, whole in done]
+    scored = [
+        (t, total / (len(t) + whole) ** penalty, whole) for t, total, whole in done
+    ]
     return sorted(scored, key=lambda one: -one[1])[:beam]
 
 
@@ -304,7 +307,7 @@ def test_scores_are_the_teacher_forced_ones(model: Transformer, penalty: float) 
             chosen = logits.log_softmax(-1)[range(len(out)), out]
             total = chosen.sum().item()
             assert hypothesis.log_probability == pytest.approx(total, abs=1e-4)
-            expected = total / len(hypothesis.ids) ** penalty
+            expected = total / len(out) ** penalty
             assert hypothesis.score == pytest.approx(expected, abs=1e-4)
             checked += 1
     assert checked == 12 * 4
