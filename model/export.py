@@ -1,0 +1,197 @@
+"""Turn a run directory into what other programs read.
+
+    python -m model.export runs/tatoeba --to ctranslate2 --out out
+
+writes a folder for CTranslate2 (https://github.com/OpenNMT/CTranslate2), with which
+`translate.py --engine ctranslate2 --model out` translates.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from model.checkpoint import RunError, load_model, read_config, sha256
+from model.command import parse, run
+from model.serving import ctranslate2
+
+Quantization = Literal["float32", "int8"]
+
+
+def export_ctranslate2(
+    folder: Path, out: Path, quantization: Quantization = "float32"
+) -> None:
+    """Write a run directory's model, and all that translates with it, for CTranslate2.
+
+    The weights are those of the run, unchanged (`float32`), or its matrices as 8-bit
+    integers with a scale for each row (`int8`), about a quarter of the size. Raises
+    `RunError` where there is no run or it is damaged, `FileExistsError` where out is
+    there already, and `ValueError` where CTranslate2 is missing.
+    """
+    ctranslate2()
+    config = read_config(folder)
+    with _new_folder(out) as inside:
+        spec = _spec(folder)
+        spec.validate()
+        spec.optimize(quantization=quantization)
+        spec.save(str(inside))
+        _copy(folder, inside, config["files"])
+        theirs = json.loads((inside / "config.json").read_text("utf-8"))
+        _write_config(inside, config | {"quantization": quantization} | theirs)
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """Give a folder to write into, which takes its name, out, when all is written."""
+    if out.exists():
+        raise FileExistsError(f"{out} is there already: give another --out")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {out.parent}: make it first")
+    inside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        yield inside
+        inside.chmod(0o777 & ~_umask())  # mkdtemp's is for its owner alone
+        inside.rename(out)
+    finally:
+        shutil.rmtree(inside, ignore_errors=True)
+
+
+def _umask() -> int:
+    """Return the permissions that new files lack; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _copy(folder: Path, inside: Path, names: Mapping[str, str]) -> None:
+    """Copy the tokenizers and word lists of a run, which its config.json names."""
+    for name in names:
+        if name.endswith((".spm", ".tsv", ".txt")):
+            shutil.copyfile(folder / name, inside / name)
+
+
+def _write_config(inside: Path, config: Mapping[str, Any]) -> None:
+    """Write config.json, with the hashes of the files that are there."""
+    names = sorted(path.name for path in inside.iterdir() if path.name != "config.json")
+    written = {**config, "files": {name: sha256(inside / name) for name in names}}
+    text = json.dumps(written, ensure_ascii=False, indent=2) + "\n"
+    (inside / "config.json").write_text(text, "utf-8")
+
+
+def _spec(folder: Path) -> Any:
+    """Return CTranslate2's specification of a run's model, its weights set."""
+    from ctranslate2.specs import TransformerSpec
+
+    model = load_model(folder)
+    config, weights = model.config, _Weights(model.state_dict())
+    depths = (config.encoder_layers, config.decoder_layers)
+    spec = TransformerSpec.from_config(depths, config.heads)
+    spec.encoder.embeddings[0].weight = weights["source_embedding.weight"]
+    spec.decoder.embeddings.weight = weights["target_embedding.weight"]
+    spec.decoder.projection.weight = weights["target_embedding.weight"]
+    for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
+        # Without these CTranslate2 would compute its own, for 2,048 positions.
+        stack.position_encodings.encodings = model.positions.numpy()
+        weights.norm(stack.layer_norm, f"{side}_norm")
+        for number, layer in enumerate(stack.layer):
+            weights.layer(layer, f"{side}.{number}")
+    for side, register, size in (
+        ("source", spec.register_source_vocabulary, config.source_vocabulary),
+        ("target", spec.register_target_vocabulary, config.target_vocabulary),
+    ):
+        register(_pieces(folder / f"{side}.spm", size))
+    spec.config.layer_norm_epsilon = model.encoder_norm.eps
+    return spec
+
+
+class _Weights:
+    """A model's weights by name, as arrays, and how they are put into layers."""
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> Any:
+        return self._weights[name].numpy().copy()  # quantizing changes it in place
+
+    def norm(self, spec: Any, name: str) -> None:
+        spec.gamma, spec.beta = self[f"{name}.weight"], self[f"{name}.bias"]
+
+    def layer(self, spec: Any, name: str) -> None:
+        """Set the sub-layers of an encoder or decoder layer."""
+        self.norm(spec.self_attention.layer_norm, f"{name}.self_attention_norm")
+        self._attention(spec.self_attention, f"{name}.self_attention", [slice(0, 3)])
+        if f"{name}.cross_attention.w_o" in self._weights:
+            cross = [slice(0, 1), slice(1, 3)]
+            self.norm(spec.attention.layer_norm, f"{name}.cross_attention_norm")
+            self._attention(spec.attention, f"{name}.cross_attention", cross)
+        self.norm(spec.ffn.layer_norm, f"{name}.feed_forward_norm")
+        for linear, part in (
+            (spec.ffn.linear_0, "inner"),
+            (spec.ffn.linear_1, "outer"),
+        ):
+            linear.weight = self[f"{name}.feed_forward.{part}.weight"]
+            linear.bias = self[f"{name}.feed_forward.{part}.bias"]
+
+    def _attention(self, spec: Any, name: str, parts: list[slice]) -> None:
+        """Set W_Q, W_K and W_V, those of a slice one above the other, and W_O."""
+        w_qkv = self[f"{name}.w_qkv"]  # (3, D, D)
+        width = w_qkv.shape[-1]
+        matrices = [w_qkv[part].reshape(-1, width) for part in parts]
+        for linear, matrix in zip(
+            spec.linear, [*matrices, self[f"{name}.w_o"]], strict=True
+        ):
+            linear.weight = matrix
+
+
+def _pieces(path: Path, size: int) -> list[str]:
+    """Return a tokenizer's tokens in the order of their ids."""
+    import sentencepiece
+
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
+    if len(pieces) != size:
+        raise RunError(
+            f"{path} has {len(pieces)} tokens, and the model {size}: train it again"
+        )
+    return [pieces.id_to_piece(number) for number in range(size)]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write a trained model in a form that other programs read."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """The run directory that train.py made."""
+    to: Literal["ctranslate2"]
+    """What to write: a folder for CTranslate2."""
+    out: Path
+    """The folder to make."""
+    quantization: Quantization = "float32"
+    """Precision of the matrices for CTranslate2: int8 is smaller and less exact."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run(lambda: _main(parse(Arguments, argv, "-m model.export")), "model.export")
+
+
+def _main(arguments: Arguments) -> None:
+    writers: dict[str, Callable[[], None]] = {
+        "ctranslate2": lambda: export_ctranslate2(
+            arguments.run, arguments.out, arguments.quantization
+        ),
+    }
+    writers[arguments.to]()
+    size = sum(path.stat().st_size for path in arguments.out.iterdir()) / 1e6
+    print(f"{arguments.out}: {size:.1f} MB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Translation by CTranslate2, on a folder that `model.export` wrote; without torch.
+
+CTranslate2 (Klein et al. 2020, "The OpenNMT Neural Machine Translation Toolkit") runs
+the same network, with the same rules of search, in C++.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint import RunError, model_config, read_config
+from model.config import ModelConfig
+from model.engine import Hypothesis
+
+WEIGHTS = "model.bin"
+VOCABULARIES = ("source_vocabulary.json", "target_vocabulary.json")
+
+
+def ctranslate2() -> Any:
+    """Return the library; raises `ValueError` where it is not installed."""
+    try:
+        import ctranslate2
+    except ImportError:
+        raise ValueError(
+            "CTranslate2 is not installed: pip install -c constraints.txt '.[export]'"
+        ) from None
+    return ctranslate2
+
+
+class CTranslate2Engine:
+    """An exported model, its vocabularies included: an `Engine`.
+
+    Scores are larger than our own search's by a tiny number, the same for all of a
+    sentence, which `model.search` explains.
+    """
+
+    def __init__(
+        self,
+        translator: Any,
+        config: ModelConfig,
+        source: Sequence[str],
+        target: Sequence[str],
+    ) -> None:
+        self.config = config
+        self._translator = translator
+        self._source = source
+        self._target_ids = {token: number for number, token in enumerate(target)}
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "cpu") -> "CTranslate2Engine":
+        """Return the engine of an exported model.
+
+        Raises `RunError` where there is none or it is damaged, and `ValueError` where
+        CTranslate2 is missing or cannot compute on the device.
+        """
+        library = ctranslate2()
+        config = model_config(read_config(folder), folder / "config.json")
+        if not (folder / WEIGHTS).is_file():
+            raise RunError(
+                f"{folder} holds no model for CTranslate2: make one with `python -m "
+                f"model.export {folder} --to ctranslate2 --out OUT`, and name OUT"
+            )
+        if device != "cpu" and (
+            device != "cuda" or not library.get_cuda_device_count()
+        ):
+            raise ValueError(f"--device {device} is not usable here: give cpu")
+        try:
+            translator = library.Translator(str(folder), device=device)
+            source, target = (
+                json.loads((folder / name).read_text("utf-8")) for name in VOCABULARIES
+            )
+        except (RuntimeError, ValueError, OSError) as error:
+            raise RunError(
+                f"CTranslate2 cannot load {folder} ({error}): export the run again"
+            ) from None
+        return cls(translator, config, source, target)
+
+    def translate(
+        self,
+        sources: Sequence[Sequence[int]],
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_steps: int | None = None,
+    ) -> list[list[Hypothesis]]:
+        if beam < 1:
+            raise ValueError(f"beam is {beam}: give a whole number from 1 up")
+        cap = min(max_steps or self.config.max_length, self.config.max_length)
+        results = self._translator.translate_batch(
+            [[self._source[token] for token in ids] for ids in sources],
+            beam_size=beam,
+            num_hypotheses=beam,
+            length_penalty=length_penalty,
+            max_decoding_length=cap,
+            max_input_length=0,
+            return_scores=True,
+        )
+        return [
+            [
+                self._hypothesis(tokens, score, length_penalty, cap)
+                for tokens, score in zip(found.hypotheses, found.scores, strict=True)
+            ]
+            for found in results
+        ]
+
+    def _hypothesis(
+        self, tokens: Sequence[str], score: float, length_penalty: float, cap: int
+    ) -> Hypothesis:
+        ids = tuple(self._target_ids[token] for token in tokens)
+        complete = len(ids) < cap
+        total = score * (len(ids) + complete) ** length_penalty
+        return Hypothesis(ids, total, score, complete)
