@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import tyro
 
@@ -14,15 +14,17 @@ from data.text import normalise, read_file, read_lines
 from data.tokenizer import Tokenizer
 from explain.glossary import Glossary, read_glossary
 from explain.kinds import Kind
-from model.checkpoint import load_model, read_config, sha256, write_atomically
+from model.checkpoint import RunError, load_model, read_config, sha256, write_atomically
 from model.command import check_device, parse, run
 from model.engine import Engine, Hypothesis
+from model.serving import WEIGHTS, CTranslate2Engine, check_ctranslate2
 
 if TYPE_CHECKING:  # slow to import, torch above all, and not all translations need it
     from explain.alignment import Word
     from explain.trace import AttentionTrace, ModelNote
     from model.transformer import Transformer
 
+EngineName = Literal["torch", "ctranslate2"]
 CHUNK = 512
 """Lines that are read, translated and written together."""
 BATCH_TOKENS = 4096
@@ -69,23 +71,24 @@ class Translator:
         self.glossary: Glossary = glossary or {}
 
     @classmethod
-    def load(cls, folder: str | Path, device: str = "cpu") -> "Translator":
-        """Return the translator of a run directory.
+    def load(
+        cls, folder: str | Path, device: str = "cpu", engine: EngineName = "torch"
+    ) -> "Translator":
+        """Return the translator of a run directory, or with ctranslate2 of an export.
 
-        Raises `model.checkpoint.RunError` where there is none or it is damaged.
+        Raises `model.checkpoint.RunError` where there is none or it is damaged, and
+        `ValueError` where the engine is missing or cannot compute on the device.
         """
-        from model.search import TorchEngine
-
         folder = Path(folder)
         config = read_config(folder)
-        engine = TorchEngine(load_model(folder, device))
-        words = folder / "source_words.txt"
+        loaded = _load_engine(folder, device, engine)
+        weights, words = folder / "model.safetensors", folder / "source_words.txt"
         return cls(
             folder.name,
-            engine,
+            loaded,
             Tokenizer.load(folder / "source.spm", "source"),
             Tokenizer.load(folder / "target.spm", "target"),
-            sha256(folder / "model.safetensors"),
+            sha256(weights) if engine == "torch" else "",  # which only traces name
             frozenset(read_file(words)) if words.is_file() else frozenset(),
             tuple(config.get("languages", ("en", "ja"))),
             read_glossary(folder / "glossary.tsv"),
@@ -93,10 +96,14 @@ class Translator:
 
     @property
     def model(self) -> "Transformer":
-        """The network, whose attention can be traced."""
+        """The network, whose attention can be traced.
+
+        Raises `ValueError` where the engine is CTranslate2, which shows nothing of it.
+        """
         from model.search import TorchEngine
 
-        assert isinstance(self.engine, TorchEngine)
+        if not isinstance(self.engine, TorchEngine):
+            raise ValueError("an exported model shows no attention: load the run")
         return self.engine.model
 
     @property
@@ -235,6 +242,17 @@ class Translator:
         return self.target.decode(ids).replace("\n", " ").replace("\r", " ")
 
 
+def _load_engine(folder: Path, device: str, name: EngineName) -> Engine:
+    """Return what translates with the model in a folder."""
+    if name == "ctranslate2":
+        return CTranslate2Engine.load(folder, device)
+    if (folder / WEIGHTS).is_file():
+        raise RunError(f"{folder} is an export: add --engine ctranslate2")
+    from model.search import TorchEngine
+
+    return TorchEngine(load_model(folder, device))
+
+
 def words_of(text: str) -> list[str]:
     """Return the words of a text as `source_words.txt` lists them, but for case."""
     stripped = (
@@ -307,6 +325,8 @@ class Arguments:
     """Translate a file of sentence TAB reference; print BLEU and chrF."""
     device: str = "cpu"
     """Where to compute: cpu, cuda or mps."""
+    engine: EngineName = "torch"
+    """What computes: ctranslate2 takes an export, starts at once, and is faster."""
 
     def __post_init__(self) -> None:
         if self.beam < 1:
@@ -340,7 +360,7 @@ class Arguments:
         for text in (*self.texts, self.target or ""):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise ValueError("a sentence is not UTF-8: set the terminal to UTF-8")
-        check_device(self.device)
+        self._check_engine()
 
     @property
     def keeps_values(self) -> bool:
@@ -348,6 +368,18 @@ class Arguments:
         return self.values or any(
             path.suffix in {".npz", ".html"} for path in self.attention
         )
+
+    def _check_engine(self) -> None:
+        """Raise `ValueError` unless the engine is there and does what is asked for."""
+        if self.engine == "torch":
+            check_device(self.device)
+        elif self.wants_trace or self.target is not None:
+            raise ValueError(
+                "an export shows no attention and scores no --target: leave out "
+                "--engine ctranslate2 and name the run directory with --model"
+            )
+        else:
+            check_ctranslate2(self.device)
 
     def _refuse_unused(self) -> None:
         """Raise `ValueError` for a flag that would do nothing."""
@@ -377,7 +409,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Arguments) -> None:
-    translator = Translator.load(arguments.model, arguments.device)
+    translator = Translator.load(arguments.model, arguments.device, arguments.engine)
     if arguments.evaluate is not None:
         _evaluate(translator, arguments)
     elif arguments.texts:

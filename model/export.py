@@ -21,7 +21,7 @@ import tyro
 
 from model.checkpoint import RunError, load_model, read_config, sha256
 from model.command import parse, run
-from model.serving import ctranslate2
+from model.serving import check_ctranslate2
 
 Quantization = Literal["float32", "int8"]
 
@@ -36,7 +36,7 @@ def export_ctranslate2(
     `RunError` where there is no run or it is damaged, `FileExistsError` where out is
     there already, and `ValueError` where CTranslate2 is missing.
     """
-    ctranslate2()
+    check_ctranslate2()
     config = read_config(folder)
     with _new_folder(out) as inside:
         spec = _spec(folder)

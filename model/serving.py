@@ -17,15 +17,18 @@ WEIGHTS = "model.bin"
 VOCABULARIES = ("source_vocabulary.json", "target_vocabulary.json")
 
 
-def ctranslate2() -> Any:
-    """Return the library; raises `ValueError` where it is not installed."""
+def check_ctranslate2(device: str = "cpu") -> None:
+    """Raise `ValueError` unless CTranslate2 is installed and computes on a device."""
     try:
         import ctranslate2
     except ImportError:
         raise ValueError(
             "CTranslate2 is not installed: pip install -c constraints.txt '.[export]'"
         ) from None
-    return ctranslate2
+    if device != "cpu" and not (
+        device == "cuda" and ctranslate2.get_cuda_device_count()
+    ):
+        raise ValueError(f"--device {device} is not usable here: give cpu")
 
 
 class CTranslate2Engine:
@@ -54,19 +57,17 @@ class CTranslate2Engine:
         Raises `RunError` where there is none or it is damaged, and `ValueError` where
         CTranslate2 is missing or cannot compute on the device.
         """
-        library = ctranslate2()
+        check_ctranslate2(device)
+        import ctranslate2
+
         config = model_config(read_config(folder), folder / "config.json")
         if not (folder / WEIGHTS).is_file():
             raise RunError(
                 f"{folder} holds no model for CTranslate2: make one with `python -m "
                 f"model.export {folder} --to ctranslate2 --out OUT`, and name OUT"
             )
-        if device != "cpu" and (
-            device != "cuda" or not library.get_cuda_device_count()
-        ):
-            raise ValueError(f"--device {device} is not usable here: give cpu")
         try:
-            translator = library.Translator(str(folder), device=device)
+            translator = ctranslate2.Translator(str(folder), device=device)
             source, target = (
                 json.loads((folder / name).read_text("utf-8")) for name in VOCABULARIES
             )
