@@ -17,6 +17,7 @@ from explain.kinds import Kind
 from model.checkpoint import RunError, load_model, read_config, sha256, write_atomically
 from model.command import check_device, parse, run
 from model.engine import Engine, Hypothesis
+from model.hub import local_folder
 from model.serving import WEIGHTS, CTranslate2Engine, check_ctranslate2
 
 if TYPE_CHECKING:  # slow to import, torch above all, and not all translations need it
@@ -72,19 +73,21 @@ class Translator:
 
     @classmethod
     def load(
-        cls, folder: str | Path, device: str = "cpu", engine: EngineName = "torch"
+        cls, name: str | Path, device: str = "cpu", engine: EngineName = "torch"
     ) -> "Translator":
         """Return the translator of a run directory, or with ctranslate2 of an export.
 
+        Either may be shared: `hub:owner/name` is fetched from the Hugging Face Hub.
         Raises `model.checkpoint.RunError` where there is none or it is damaged, and
-        `ValueError` where the engine is missing or cannot compute on the device.
+        `ValueError` where it cannot be fetched, or the engine is missing or cannot
+        compute on the device.
         """
-        folder = Path(folder)
+        folder = local_folder(name)
         config = read_config(folder)
         loaded = _load_engine(folder, device, engine)
         weights, words = folder / "model.safetensors", folder / "source_words.txt"
         return cls(
-            folder.name,
+            Path(name).name,
             loaded,
             Tokenizer.load(folder / "source.spm", "source"),
             Tokenizer.load(folder / "target.spm", "target"),
@@ -284,7 +287,7 @@ class Arguments:
     texts: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Sentences, each in quotes."""
     model: Path = Path("runs/starter")
-    """The run directory that train.py made."""
+    """The run directory that train.py made, an export of it, or hub:owner/name."""
     input: Path | None = None
     """Translate this file, line by line."""
     output: Path | None = None

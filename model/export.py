@@ -3,15 +3,17 @@
     python -m model.export runs/tatoeba --to ctranslate2 --out out
 
 writes a folder for CTranslate2 (https://github.com/OpenNMT/CTranslate2), with which
-`translate.py --engine ctranslate2 --model out` translates.
+`translate.py --engine ctranslate2 --model out` translates; `--to hub-folder` writes one
+to upload to the Hugging Face Hub, from where `--model hub:owner/name` fetches it.
 """
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +21,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from model.card import model_card
 from model.checkpoint import RunError, load_model, read_config, sha256
 from model.command import parse, run
 from model.serving import check_ctranslate2
 
 Quantization = Literal["float32", "int8"]
+SHARED = "model.safetensors"
 
 
 def export_ctranslate2(
@@ -46,6 +50,27 @@ def export_ctranslate2(
         _copy(folder, inside, config["files"])
         theirs = json.loads((inside / "config.json").read_text("utf-8"))
         _write_config(inside, config | {"quantization": quantization} | theirs)
+
+
+def export_hub_folder(folder: Path, out: Path, licence: str | None = None) -> None:
+    """Write a run directory's model as a folder to share, with a model card.
+
+    Paths of this machine stay here: config.json and the card name the corpora by their
+    files' names. licence is a Hub licence id; without it the starter corpus's MIT
+    holds, or that of the corpora. Raises as `export_ctranslate2` does, and `RunError`
+    where the training has not finished.
+    """
+    config = read_config(folder)
+    load_model(folder)  # whole, and fits its config.json
+    card = model_card(folder, config, out.name, licence)
+    with _new_folder(out) as inside:
+        shutil.copyfile(folder / SHARED, inside / SHARED)
+        _copy(folder, inside, config["files"])
+        (inside / "README.md").write_text(card, "utf-8")
+        private = ("command", "argv")
+        shared = {key: value for key, value in config.items() if key not in private}
+        corpora = {Path(path).name: sha for path, sha in config["corpora"].items()}
+        _write_config(inside, shared | {"corpora": corpora})
 
 
 @contextmanager
@@ -169,12 +194,24 @@ class Arguments:
 
     run: Annotated[Path, tyro.conf.Positional]
     """The run directory that train.py made."""
-    to: Literal["ctranslate2"]
-    """What to write: a folder for CTranslate2."""
+    to: Literal["ctranslate2", "hub-folder"]
+    """What to write: a folder for CTranslate2, or one for the Hugging Face Hub."""
     out: Path
     """The folder to make."""
     quantization: Quantization = "float32"
     """Precision of the matrices for CTranslate2: int8 is smaller and less exact."""
+    license: str | None = None
+    """For the Hub: the licence's id, such as cc-by-2.0; that of the corpora if none."""
+
+    def __post_init__(self) -> None:
+        if self.quantization != "float32" and self.to != "ctranslate2":
+            raise ValueError("--quantization goes with --to ctranslate2")
+        if self.license is not None and self.to != "hub-folder":
+            raise ValueError("--license goes with --to hub-folder")
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", self.license or "mit"):
+            raise ValueError(
+                f"--license {self.license}: give an id such as mit or cc-by-2.0"
+            )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -183,12 +220,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(arguments: Arguments) -> None:
-    writers: dict[str, Callable[[], None]] = {
-        "ctranslate2": lambda: export_ctranslate2(
-            arguments.run, arguments.out, arguments.quantization
-        ),
-    }
-    writers[arguments.to]()
+    if arguments.to == "ctranslate2":
+        export_ctranslate2(arguments.run, arguments.out, arguments.quantization)
+    else:
+        export_hub_folder(arguments.run, arguments.out, arguments.license)
     size = sum(path.stat().st_size for path in arguments.out.iterdir()) / 1e6
     print(f"{arguments.out}: {size:.1f} MB")
 

@@ -1,0 +1,98 @@
+"""The model card of a shared model: what it is, learned from and scores."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint import RunError
+
+_SCORES = {"chrf": "chrF", "bleu": "BLEU"}
+
+
+def model_card(
+    run: Path, config: Mapping[str, Any], name: str, licence: str | None = None
+) -> str:
+    """Return the README.md of a run that is shared under a name.
+
+    It is the run's own, under the front matter that the Hugging Face Hub reads. Raises
+    `RunError` where there is none, since a training writes it at its end.
+    """
+    path = run / "README.md"
+    if not path.is_file():
+        raise RunError(
+            f"{path} is missing, which training writes at its end: go on with `python "
+            f"train.py --resume {run}`"
+        )
+    text, corpora = path.read_text("utf-8"), config["corpora"]
+    for corpus in sorted(corpora, key=len, reverse=True):
+        text = text.replace(corpus, Path(corpus).name)
+    about, _, command = text.partition("\n")[2].rpartition("\n    python translate.py ")
+    use = _USE.format(name=name, sentence=command.partition('"')[2].rpartition('"')[0])
+    head = _front_matter(run, config, name, licence)
+    return f"---\n{head}---\n\n# {name}\n{about}\n{use}"
+
+
+_USE = """To translate with it, from a checkout of tiny-enja:
+
+    python translate.py --model hub:OWNER/{name} "{sentence}"
+
+`config.json` has the recipe, the versions and the SHA-256 of every file.
+"""
+
+
+def _front_matter(
+    run: Path, config: Mapping[str, Any], name: str, licence: str | None
+) -> str:
+    """Return the card's head; JSON is YAML as well, and needs no library."""
+    starter = all(
+        Path(path).parts[-3:-1] == ("data", "starter") for path in config["corpora"]
+    )
+    fields: dict[str, Any] = {
+        "language": config["languages"],
+        "license": licence or ("mit" if starter else "other"),
+        "license_name": None if licence or starter else "that-of-the-corpora",
+        "pipeline_tag": "translation",
+        "tags": ["translation", "transformer", "tiny-enja"],
+        "datasets": _datasets(config),
+        "model-index": [{"name": name, "results": _results(run, config)}],
+    }
+    return "".join(
+        f"{key}: {json.dumps(value, ensure_ascii=False)}\n"
+        for key, value in fields.items()
+        if value
+    )
+
+
+def _datasets(config: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the corpora that are on the Hub."""
+    on_hub = [path for path in config["corpora"] if path.startswith("hub:")]
+    ids = ("/".join(path.removeprefix("hub:").split("/")[:2]) for path in on_hub)
+    return list(dict.fromkeys(ids))
+
+
+def _results(run: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the scores of a run's metrics.jsonl as the Hub lists them."""
+    with (run / "metrics.jsonl").open("rb") as file:
+        lines = [json.loads(line) for line in file]
+    results = []
+    for part in ("dev", "test"):
+        scored = [line for line in lines if f"{part}_chrf" in line]
+        if scored:
+            best = max(scored, key=lambda line: line[f"{part}_chrf"])
+            source, target = config["languages"]
+            results.append(
+                {
+                    "task": {"type": "translation", "name": f"{source} to {target}"},
+                    "dataset": {"type": "text", "name": part},
+                    "metrics": [
+                        {
+                            "type": kind,
+                            "name": shown,
+                            "value": round(best[f"{part}_{kind}"], 1),
+                        }
+                        for kind, shown in _SCORES.items()
+                    ],
+                }
+            )
+    return results
