@@ -3,11 +3,13 @@
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import export_parity
 from data.tokenizer import END
 from model import export
 from model.checkpoint import load_model, save_weights, sha256
@@ -149,3 +151,19 @@ def test_what_export_refuses(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("model.export: ") and message in line
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_benchmark(
+    tiny_run: Path, tiny_corpus: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(tiny_run), "--sentences", str(tiny_corpus), "--starts", "1"]
+    monkeypatch.setattr(sys, "argv", ["export_parity", *words])
+    assert export_parity._main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line for line in lines if not line.startswith(" ")]
+    assert heads == [
+        "beam 1, 64 sentences:", "beam 4, 64 sentences:", "chrF on 64 sentences:",
+        "cold start, medians of 1:",
+    ]  # fmt: skip
+    agree = [line.split()[1] for line in lines if line.startswith("  float32")]
+    assert agree == ["64", "64"]
