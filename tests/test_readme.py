@@ -12,6 +12,7 @@ from conftest import SMALL
 import train
 import translate
 from explain import worked_example
+from model import export
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 
@@ -59,8 +60,12 @@ def checkout(tmp_path: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_translate_commands(command: str, checkout: Path) -> None:
     pytest.importorskip("matplotlib")
-    before = set(checkout.iterdir())
     words = shlex.split(command)[2:]
+    for other in commands():
+        if "model.export" in other and shlex.split(other)[-1] in words:
+            pytest.importorskip("ctranslate2")
+            assert export.main(shlex.split(other)[3:]) == 0
+    before = set(checkout.iterdir())
     assert translate.main(words) == 0
     written = {path.name for path in set(checkout.iterdir()) - before}
     files = {w for w in words if re.fullmatch(r"\w+\.(json|html|png|svg|ja)", w)}
@@ -82,6 +87,16 @@ def test_train_commands(command: str, checkout: Path, tiny_corpus: Path) -> None
     assert train.main(list(on_a_small_scale(corpus, tiny_corpus))) == 0
     [run] = (checkout / "runs").iterdir()
     assert (run / "attention.html").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in commands() if c.startswith("python -m model.export")]
+)
+def test_export_commands(command: str, checkout: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    words = shlex.split(command)[3:]
+    assert export.main(words) == 0
+    assert (checkout / words[words.index("--out") + 1] / "config.json").is_file()
 
 
 def test_the_worked_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
