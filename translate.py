@@ -160,14 +160,13 @@ class Translator:
 
         target is a text of your own, or the ids of a translation (never its text, which
         might be tokenized another way). complete is that of the translation's
-        hypothesis: where the model found no end, the trace has no end mark either. Of
-        a source that is too long as much is read as `translate` reads. Raises
-        `ValueError` where a side is empty or the target too long.
+        hypothesis: where the model found no end, the trace has no end mark either. The
+        source is read as far as `translate` reads it. Raises `ValueError` where a side
+        is empty or the target too long.
         """
         from explain.trace import Source, Target, trace_attention
 
-        config = self.model.config
-        limit = config.max_length - 1
+        config, limit = self.model.config, self.model.config.max_length - 1
         ids = self.target.encode(target) if isinstance(target, str) else list(target)
         text = target if isinstance(target, str) else self._text(ids)
         source_ids = self.source.encode(source)

@@ -37,7 +37,7 @@ _USE = """To translate with it, from a checkout of tiny-enja:
 
     python translate.py --model hub:OWNER/{name} "{sentence}"
 
-`config.json` has the recipe, the versions and the SHA-256 of every file.
+`config.json` has the recipe, the versions and the SHA-256 of the corpora.
 """
 
 

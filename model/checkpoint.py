@@ -75,6 +75,11 @@ def save_config(run: Path, model: ModelConfig, about: Mapping[str, Any]) -> None
         **about,
         "files": {name: sha256(run / name) for name in names},
     }
+    write_config(run, config)
+
+
+def write_config(run: Path, config: Mapping[str, Any]) -> None:
+    """Write config.json as it is given."""
     text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
     write_atomically(run / "config.json", lambda to: to.write_text(text, "utf-8"))
 

@@ -22,9 +22,9 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from model.card import model_card
-from model.checkpoint import RunError, load_model, read_config, sha256
+from model.checkpoint import RunError, load_model, read_config, sha256, write_config
 from model.command import parse, run
-from model.serving import check_ctranslate2
+from model.serving import EXPORTED, check_ctranslate2
 
 Quantization = Literal["float32", "int8"]
 SHARED = "model.safetensors"
@@ -49,7 +49,9 @@ def export_ctranslate2(
         spec.save(str(inside))
         _copy(folder, inside, config["files"])
         theirs = json.loads((inside / "config.json").read_text("utf-8"))
-        _write_config(inside, config | {"quantization": quantization} | theirs)
+        made = {name: sha256(inside / name) for name in EXPORTED}
+        ours = {"quantization": quantization, "exported": made}
+        write_config(inside, config | ours | theirs)
 
 
 def export_hub_folder(folder: Path, out: Path, licence: str | None = None) -> None:
@@ -70,7 +72,7 @@ def export_hub_folder(folder: Path, out: Path, licence: str | None = None) -> No
         private = ("command", "argv")
         shared = {key: value for key, value in config.items() if key not in private}
         corpora = {Path(path).name: sha for path, sha in config["corpora"].items()}
-        _write_config(inside, shared | {"corpora": corpora})
+        write_config(inside, shared | {"corpora": corpora})
 
 
 @contextmanager
@@ -99,16 +101,7 @@ def _umask() -> int:
 def _copy(folder: Path, inside: Path, names: Mapping[str, str]) -> None:
     """Copy the tokenizers and word lists of a run, which its config.json names."""
     for name in names:
-        if name.endswith((".spm", ".tsv", ".txt")):
-            shutil.copyfile(folder / name, inside / name)
-
-
-def _write_config(inside: Path, config: Mapping[str, Any]) -> None:
-    """Write config.json, with the hashes of the files that are there."""
-    names = sorted(path.name for path in inside.iterdir() if path.name != "config.json")
-    written = {**config, "files": {name: sha256(inside / name) for name in names}}
-    text = json.dumps(written, ensure_ascii=False, indent=2) + "\n"
-    (inside / "config.json").write_text(text, "utf-8")
+        shutil.copyfile(folder / name, inside / name)
 
 
 def _spec(folder: Path) -> Any:

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint import RunError, model_config, read_config
+from model.checkpoint import RunError, model_config, read_config, sha256
 from model.config import ModelConfig
 from model.engine import Hypothesis
 
 WEIGHTS = "model.bin"
 VOCABULARIES = ("source_vocabulary.json", "target_vocabulary.json")
+EXPORTED = (WEIGHTS, *VOCABULARIES)
+"""What an export has besides a run's tokenizers; config.json has their hashes."""
 
 
 def check_ctranslate2(device: str = "cpu") -> None:
@@ -60,12 +62,17 @@ class CTranslate2Engine:
         check_ctranslate2(device)
         import ctranslate2
 
-        config = model_config(read_config(folder), folder / "config.json")
-        if not (folder / WEIGHTS).is_file():
+        about = read_config(folder)
+        config = model_config(about, folder / "config.json")
+        hashes = about.get("exported")
+        if not isinstance(hashes, dict):
             raise RunError(
                 f"{folder} holds no model for CTranslate2: make one with `python -m "
                 f"model.export {folder} --to ctranslate2 --out OUT`, and name OUT"
             )
+        for path in (folder / name for name in EXPORTED):
+            if not path.is_file() or sha256(path) != hashes.get(path.name):
+                raise RunError(f"{path} is missing or damaged: export the run again")
         try:
             translator = ctranslate2.Translator(str(folder), device=device)
             source, target = (

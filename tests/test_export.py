@@ -15,7 +15,7 @@ from model import export
 from model.checkpoint import load_model, save_weights, sha256
 from model.engine import Hypothesis
 from model.search import TorchEngine
-from model.serving import CTranslate2Engine
+from model.serving import EXPORTED, CTranslate2Engine
 
 pytest.importorskip("ctranslate2")
 Said = pytest.CaptureFixture[str]
@@ -118,7 +118,8 @@ def test_the_folder_needs_nothing_beside_it(shaken_run: Path, exported: Path) ->
         "model.bin", "source.spm", "source_vocabulary.json", "source_words.txt",
         "target.spm", "target_vocabulary.json",
     }  # fmt: skip
-    assert config["files"] == {name: sha256(exported / name) for name in names}
+    made = {name: sha256(exported / name) for name in EXPORTED}
+    assert config["exported"] == made and names == {*made, *config["files"]}
     for name in ("source.spm", "target.spm", "source_words.txt"):
         assert (exported / name).read_bytes() == (shaken_run / name).read_bytes()
     assert config["quantization"] == "float32" and config["languages"] == ["en", "ja"]

@@ -98,7 +98,7 @@ NO_ATTENTION = "an export shows no attention and scores no --target: leave out -
         (["--device", "cuda:99"], "--device cuda:99 is not usable here: give cpu"),
         (["--model", "run"], "run holds no model for CTranslate2: make one with"),
         (["--model", "none"], "no model in none"),
-        (["--model", "damaged"], "damaged/model.bin is missing or damaged"),
+        (["--model", "damaged"], "damaged/model.bin is missing or damaged: export"),
         (["--engine", "torch"], "export is an export: add --engine ctranslate2"),
         (["--engine", "abacus"], "--engine"),
     ],
