@@ -93,7 +93,9 @@ class CTranslate2Engine:
     ) -> list[list[Hypothesis]]:
         if beam < 1:
             raise ValueError(f"beam is {beam}: give a whole number from 1 up")
-        cap = min(max_steps or self.config.max_length, self.config.max_length)
+        cap = self.config.max_length
+        if max_steps is not None:
+            cap = min(max_steps, cap)
         results = self._translator.translate_batch(
             [[self._source[token] for token in ids] for ids in sources],
             beam_size=beam,
