@@ -65,7 +65,7 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_run(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a finished training on `tiny_corpus`."""
     out = tmp_path_factory.mktemp("runs") / "tiny"
-    flags = [*SMALL, "--steps=400", "--out", str(out)]
+    flags = [*SMALL, "--steps=600", "--out", str(out)]
     assert train.main(["--corpus", str(tiny_corpus), *flags]) == 0
     return out
 

@@ -205,7 +205,7 @@ def test_the_run_learns_the_corpus(tiny_run: Path, translator: Translator) -> No
         } <= set(line)  # fmt: skip
     best = max(line["dev_chrf"] for line in lines if "dev_chrf" in line)
     card = (tiny_run / "README.md").read_text("utf-8")
-    assert f"{best:.1f}" in card and "400 steps" in card and "nrefs:1" in card
+    assert f"{best:.1f}" in card and "600 steps" in card and "nrefs:1" in card
 
 
 def test_a_run_can_be_made_again_from_its_config(
