@@ -4,12 +4,15 @@ import copy
 import ctypes
 import math
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from model.distributed import ALONE, Processes, lost_process
 from model.optimizer import Muon
 from model.packing import Packing
 from model.transformer import Transformer
@@ -38,6 +41,8 @@ class Recipe:
     """Chance to skip a merge when a training sentence is cut into tokens."""
     gradient_clip: float = 1.0
     """Longest gradient; a longer one is shortened to this."""
+    accumulate: int = 1
+    """Pieces that a batch is cut into, one after another, where memory is short."""
     average: float = 0.998
     """Share of the averaged weights that a step keeps; they are what is saved."""
 
@@ -48,6 +53,8 @@ class Recipe:
         for name in ("label_smoothing", "subword_dropout", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give 0 to 0.999")
+        if self.accumulate < 1:
+            raise ValueError(f"accumulate is {self.accumulate}: give 1 or more")
         if self.warmup < 0 or self.weight_decay < 0:
             raise ValueError("warmup and weight_decay cannot be negative")
 
@@ -72,9 +79,14 @@ class TrainingState:
     """
 
     def __init__(
-        self, model: Transformer, recipe: Recipe, precision: Precision
+        self,
+        model: Transformer,
+        recipe: Recipe,
+        precision: Precision,
+        processes: Processes = ALONE,
     ) -> None:
         self.model = model
+        self.processes = processes
         self.recipe = recipe
         self.precision: Precision = precision
         self.averaged = copy.deepcopy(model).eval()
@@ -82,6 +94,9 @@ class TrainingState:
         if precision != "fp32":
             self.working = copy.deepcopy(model).to(DTYPES[precision])
         self.working.train()
+        self.loss: nn.Module = _Loss(self.working)
+        if processes.count > 1:
+            self.loss = DistributedDataParallel(self.loss)
         self.optimizers = _optimizers(model, recipe)
         self.step = 0
 
@@ -118,15 +133,13 @@ class TrainingState:
         """
         self.step += 1
         learning_rate = self.recipe.learning_rate_at(self.step, steps)
-        smoothing = self.recipe.label_smoothing
-        loss = batch_loss(self.working, source, target_in, target_out, smoothing)
-        value = loss.item()
+        value = self.processes.total(self._backward(source, target_in, target_out))
         if not math.isfinite(value):
+            self._zero_gradients()
             raise Diverged(
                 f"the loss is {value} at step {self.step} (learning rate "
                 f"{learning_rate:.2e})"
             )
-        torch.autograd.backward(loss)
         self._collect_gradients()
         torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.recipe.gradient_clip
@@ -139,6 +152,41 @@ class TrainingState:
         self._copy_to_working()
         self._average()
         return value
+
+    def _backward(self, *batch: Tensor) -> float:
+        """Add this process's share of the gradient; return its share of the loss.
+
+        A share is weighted by its tokens, so that all of them together are the batch's
+        mean, however it is cut.
+        """
+        processes, pieces = self.processes, self.recipe.accumulate
+        processes.seed_step(self.step)
+        padding, value = self.model.config.padding_id, 0.0
+        tokens = int((batch[2] != padding).sum())
+        for piece in range(pieces):
+            part = [processes.part(ids, piece, pieces) for ids in batch]
+            share = int((part[2] != padding).sum()) / tokens
+            if not share:  # a batch of few rows: the others wait for this process, too
+                part = [ids[:1] for ids in batch]
+            is_last = piece == pieces - 1
+            # Processes average their gradients, which are to be added up.
+            scale = share * processes.count
+            with self._without_exchange() if not is_last else nullcontext():
+                loss = self.loss(*part, self.recipe.label_smoothing)
+                with lost_process():
+                    torch.autograd.backward(loss * scale)
+            value += loss.item() * share
+        return value
+
+    def _without_exchange(self) -> AbstractContextManager[None]:
+        """Let gradients add up in this process alone."""
+        if isinstance(self.loss, DistributedDataParallel):
+            return self.loss.no_sync()
+        return nullcontext()
+
+    def _zero_gradients(self) -> None:
+        for parameter in (*self.working.parameters(), *self.model.parameters()):
+            parameter.grad = None
 
     @torch.no_grad()
     def _collect_gradients(self) -> None:
@@ -164,6 +212,19 @@ class TrainingState:
         share = min(self.recipe.average, self.step / (self.step + 10))
         mean, new = self.averaged.parameters(), self.model.parameters()
         torch._foreach_lerp_(list(mean), list(new), 1 - share)
+
+
+class _Loss(nn.Module):
+    """`batch_loss` as a module, which is what DistributedDataParallel takes."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, source: Tensor, target_in: Tensor, target_out: Tensor, smoothing: float
+    ) -> Tensor:
+        return batch_loss(self.model, source, target_in, target_out, smoothing)
 
 
 def batch_loss(

@@ -1,0 +1,108 @@
+"""Several processes that train one model together, on PyTorch's own engine.
+
+`torchrun` starts them and tells each its number; every one of them reads the same
+batches, takes its share of each, and has the same weights after each step: gradients
+are averaged by `torch.nn.parallel.DistributedDataParallel` (Li et al. 2020, "PyTorch
+Distributed").
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed
+
+
+class ProcessLost(ValueError):
+    """Another process of the training has ended, and so this one cannot go on."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which process this is, of how many; alone, everything here does nothing."""
+
+    rank: int = 0
+    count: int = 1
+    seed: int = 0
+    """Where the randomness of a step starts from, together with its number and rank."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that validates, saves and speaks."""
+        return self.rank == 0
+
+    def part(self, rows: Tensor, piece: int, pieces: int) -> Tensor:
+        """Return this process's rows of one of the pieces that a batch is cut into.
+
+        A batch's rows are in order of length, so that every so-manieth of them makes
+        parts of about as many tokens.
+        """
+        return rows[self.rank * pieces + piece :: self.count * pieces]
+
+    def total(self, value: float) -> float:
+        """Return the sum of all processes' values."""
+        if self.count == 1:
+            return value
+        found = torch.tensor([value], dtype=torch.float64)
+        with lost_process():
+            distributed.all_reduce(found)
+        return float(found)
+
+    def from_first(self, value: float) -> float:
+        """Return the first process's value."""
+        return self.total(value if self.is_first else 0.0)
+
+    def seed_step(self, step: int) -> None:
+        """Let this process's part of a step draw what no other draws.
+
+        Alone it does nothing: random numbers go on from step to step.
+        """
+        if self.count > 1:
+            torch.manual_seed(hash((self.seed, step, self.rank)) % 2**63)
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """Let the first process go through a block before all others."""
+        if not self.is_first:
+            self.total(0.0)
+        yield
+        if self.is_first:
+            self.total(0.0)
+
+
+ALONE = Processes()
+
+
+def start_processes(device: str, seed: int) -> Processes:
+    """Join the processes that `torchrun` started; without it, return `ALONE`."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return ALONE
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # Gloo carries the few numbers that are on the CPU, NCCL the gradients on GPUs.
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    return Processes(distributed.get_rank(), distributed.get_world_size(), seed)
+
+
+def is_restart() -> bool:
+    """Return whether `torchrun` has started these processes anew after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+@contextmanager
+def lost_process() -> Iterator[None]:
+    """Raise `ProcessLost` where the other processes cannot be reached."""
+    try:
+        yield
+    except RuntimeError as error:
+        # Gloo and NCCL have no class of their own for this.
+        said = str(error).lower()
+        if not any(word in said for word in ("gloo", "nccl", "connection", "peer")):
+            raise
+        raise ProcessLost(
+            "another process of this training has ended: see what it said; go on from "
+            "the last save with torchrun … train.py --resume, or let torchrun do it "
+            "with --max-restarts"
+        ) from None

@@ -1,0 +1,46 @@
+"""Several real processes train as one does, over gloo."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+
+
+def torchrun(count: int, *arguments: object, **more: Any) -> Any:
+    """Start some processes with torchrun and wait for them."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
+    return subprocess.run(
+        [*command, str(count), *map(str, arguments)],
+        capture_output=True, text=True, cwd=ROOT, timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, **more,
+    )  # fmt: skip
+
+
+def _found(path: Path, count: int, accumulate: int) -> dict[str, Any]:
+    ran = torchrun(count, "tests/distributed_worker.py", path, accumulate)
+    assert ran.returncode == 0, ran.stderr
+    saved: dict[str, Any] = torch.load(path, weights_only=True)
+    return saved
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return _found(tmp_path_factory.mktemp("alone") / "found.pt", 1, 1)
+
+
+@pytest.mark.parametrize(("count", "accumulate"), [(1, 3), (2, 1), (4, 1), (2, 2)])
+def test_many_processes_and_pieces_learn_as_one(
+    alone: dict[str, Any], tmp_path: Path, count: int, accumulate: int
+) -> None:
+    found = _found(tmp_path / "found.pt", count, accumulate)
+    for name, wanted in alone["gradients"].items():
+        difference = (found["gradients"][name] - wanted).norm() / wanted.norm()
+        assert difference < 1e-5, name
+    assert found["losses"] == pytest.approx(alone["losses"], abs=1e-4)
+    assert alone["losses"][-2] < alone["losses"][0]
