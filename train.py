@@ -26,7 +26,7 @@ from data.corpus import Pair
 from data.metrics import score
 from data.preparation import STARTER, Material, corpus_files, prepare
 from data.starter.compose import StarterCorpus
-from data.text import read_file
+from data.text import read_file, words_of
 from data.tokenizer import PADDING, Tokenizer
 from explain.glossary import write_glossary
 from explain.starter import alignment_scores, score_tests
@@ -57,7 +57,7 @@ from model.training import (
     tune_memory,
 )
 from model.transformer import Transformer
-from translate import Translator, words_of
+from translate import Translator
 
 BEGAN = time.perf_counter()
 DEV_TRANSLATED, SAMPLES = 500, 3

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import tyro
 
-from data.text import normalise, read_file, read_lines
+from data.text import read_file, read_lines, words_of
 from data.tokenizer import Tokenizer
 from explain.glossary import Glossary, read_glossary
 from explain.kinds import Kind
@@ -253,14 +253,6 @@ def _load_engine(folder: Path, device: str, name: EngineName) -> Engine:
     from model.search import TorchEngine
 
     return TorchEngine(load_model(folder, device))
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a text as `source_words.txt` lists them, but for case."""
-    stripped = (
-        word.strip(".,;:!?\"'()[]{}…-。、！？「」") for word in normalise(text).split()
-    )
-    return [word for word in stripped if word]
 
 
 def _batches(

@@ -16,10 +16,11 @@ import numpy as np
 
 from data.metrics import score
 from data.starter.compose import Pair, StarterCorpus, compose
+from data.text import words_of
 from explain.starter import Result, alignment_scores, score_tests
 from model.checkpoint import read_config
 from model.command import parse, run
-from translate import Translator, words_of
+from translate import Translator
 
 
 @dataclass(frozen=True)

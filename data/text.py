@@ -56,6 +56,14 @@ def normalise(text: str) -> str:
     return " ".join(plain.split())
 
 
+def words_of(text: str) -> list[str]:
+    """Return the words of a text as `source_words.txt` lists them, but for case."""
+    stripped = (
+        word.strip(".,;:!?\"'()[]{}…-。、！？「」") for word in normalise(text).split()
+    )
+    return [word for word in stripped if word]
+
+
 def comparison_key(text: str) -> str:
     """Return text without case, width, punctuation and space, to find equal sentences.
 
