@@ -149,6 +149,7 @@ def _log_probability(model: Transformer, trace: AttentionTrace) -> float:
     device = model.positions.device
     source = torch.tensor([trace.source.ids], device=device)
     target = torch.tensor([trace.target.ids_in], device=device)
-    log_probs = model(source, target)[0].double().log_softmax(dim=-1)
-    rows = torch.arange(len(trace.target.ids_out), device=device)
+    logits = model(source, target)[0].cpu()  # mps has no float64
+    log_probs = logits.double().log_softmax(dim=-1)
+    rows = torch.arange(len(trace.target.ids_out))
     return float(log_probs[rows, list(trace.target.ids_out)].sum())

@@ -307,6 +307,8 @@ def hardware_precisions(device: str) -> list[Precision]:
     """Return the precisions that a device multiplies in hardware."""
     if device.startswith("cuda"):
         return ["fp32", "bf16"] if torch.cuda.is_bf16_supported() else ["fp32"]
+    if not device.startswith("cpu"):  # mps: bf16 is not in every version's hardware
+        return ["fp32"]
     # torch has no public question for this; where it is renamed, fp32 is still right.
     supported = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     return ["fp32", "bf16"] if supported() else ["fp32"]
