@@ -22,9 +22,9 @@ import tyro
 from tqdm import tqdm
 
 from data.batching import Batch, epochs, make_batch, plan_batches
-from data.corpus import Pair
+from data.corpus import COLUMNS, Pair
 from data.metrics import score
-from data.preparation import STARTER, Material, corpus_files, prepare
+from data.preparation import STARTER, Material, corpus_hashes, prepare
 from data.starter.compose import StarterCorpus
 from data.text import read_file, words_of
 from data.tokenizer import PADDING, Tokenizer
@@ -40,7 +40,6 @@ from model.checkpoint import (
     save_config,
     save_state,
     save_weights,
-    sha256,
     write_atomically,
 )
 from model.command import INTERRUPTED, check_device, parse, run
@@ -103,7 +102,11 @@ class Arguments:
     """
 
     corpus: tuple[str, ...] = (STARTER,)
-    """What to learn from, mixed: starter, FILE.tsv, or two files FILE.en,FILE.ja."""
+    """What to learn from, mixed: starter, FILE.tsv, two files FILE.en,FILE.ja, or
+    tables: FILE.jsonl, .csv or .parquet, a folder of them, or hub:OWNER/NAME/CONFIG."""
+    columns: tuple[str, str] = COLUMNS
+    """The English and the Japanese column of tables; one may have its own, as in
+    FILE.csv:english,japanese. Those inside `translation` are found too."""
     dev: str | None = None
     """Sentences to validate on; without them a share of the corpus is held out."""
     test: str | None = None
@@ -127,7 +130,7 @@ class Arguments:
     seed: int = 1
     """Where all randomness starts from."""
     device: str = "cpu"
-    """Where to compute: cpu or cuda."""
+    """Where to compute: cpu, cuda or mps."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 where the processor has it and a trial finds it faster, else fp32."""
     resume: Path | None = None
@@ -148,6 +151,8 @@ class Arguments:
         if self.validations < 1:
             raise ValueError(f"--validations {self.validations}: give 1 or more")
         check_device(self.device)
+        if self.precision == "bf16" and self.device.startswith("mps"):
+            raise ValueError("--precision bf16: on mps give fp32")
 
 
 @dataclass(frozen=True)
@@ -291,7 +296,7 @@ def _write_words(arguments: Arguments, material: Material) -> None:
     A fine-tuned model has also seen the words of the run that it started from.
     """
     folder, before = arguments.out, arguments.init
-    words = {w.casefold() for pair in material.pairs for w in words_of(pair[0])}
+    words = set(material.source_words)
     if before is not None and (before / "source_words.txt").is_file():
         words.update(read_file(before / "source_words.txt"))
     text = "".join(f"{word}\n" for word in sorted(words))
@@ -352,6 +357,8 @@ def _prepare(arguments: Arguments, tokenizers_from: Path | None) -> Material:
         max_length=max_length,
         seed=arguments.seed,
         tokenizers=tokenizers,
+        columns=arguments.columns,
+        bars=sys.stderr.isatty(),
     )
 
 
@@ -438,7 +445,7 @@ def _train(training: Training, stop: "Stop") -> bool:
         try:
             loss = _step(state, batch, steps)
         except Diverged as error:
-            texts = [training.material.pairs[row][0] for row in rows[:3]]
+            texts = training.material.pairs[rows[:3]]["source"]
             raise Diverged(
                 f"{error}, in a batch that begins {texts}: lower --learning-rate, or "
                 "look at these sentences"
@@ -592,10 +599,9 @@ def _about(
 
 
 def _corpus_hashes(arguments: Arguments) -> dict[str, str]:
-    """Return the SHA-256 of every file that the corpora are read from."""
+    """Return what tells whether a corpus has changed, by file."""
     names = [*arguments.corpus, arguments.dev, arguments.test]
-    paths = [path for name in names if name for path in corpus_files(name)]
-    return {str(path): sha256(path) for path in paths}
+    return corpus_hashes(name for name in names if name)
 
 
 def _bar(steps: int, done: int = 0) -> "tqdm[Any]":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,24 +13,66 @@ ROWS, COLUMNS, FEWEST_COLUMNS = 32, 4, 16
 """Rows and columns of a batch come in multiples of these, so that its shapes recur: a
 processor's matrix kernels are made anew for each new shape. On fewer than 16 columns a
 softmax takes several times as long."""
+WRITTEN_AT_ONCE = 100_000
+"""So many sequences `Ragged.write` copies in one go."""
 
 
 class Ragged:
-    """Sequences of token ids of unlike length, in one flat array."""
+    """Sequences of token ids of unlike length, in one flat array.
+
+    Sequence i is the `lengths[i]` numbers from `starts[i]` on. The arrays may be
+    memory-mapped and must not be written to.
+    """
 
     def __init__(self, sequences: Sequence[Ids]) -> None:
         self.lengths = np.array([len(ids) for ids in sequences], dtype=np.int64)
-        self.starts = np.concatenate([[0], np.cumsum(self.lengths)])
+        self.starts = np.cumsum(self.lengths) - self.lengths
         flat = [token for ids in sequences for token in ids]
         self.flat = np.array(flat, dtype=np.int32)
+
+    @classmethod
+    def of(cls, flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> "Ragged":
+        """Return the sequences that stand at some places of flat."""
+        ragged = cls([])
+        ragged.flat, ragged.starts, ragged.lengths = flat, starts, lengths
+        return ragged
+
+    @classmethod
+    def open(cls, folder: Path) -> "Ragged":
+        """Return what `write` wrote, memory-mapped."""
+        # Plain views: numpy's class of mapped arrays slows every small operation.
+        names = ("flat", "starts", "lengths")
+        mapped = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
+        return cls.of(*(array.view(np.ndarray) for array in mapped))
+
+    def write(self, folder: Path, order: np.ndarray) -> None:
+        """Write the sequences to a new folder; they keep their numbers.
+
+        order holds each number once. It is that of the sequences on the disk, where
+        those that share batches, of like length, should be neighbours.
+        """
+        folder.mkdir()
+        starts = np.empty_like(self.starts)
+        starts[order] = np.cumsum(self.lengths[order]) - self.lengths[order]
+        flat = np.lib.format.open_memmap(
+            folder / "flat.npy", "w+", dtype=np.int32, shape=(int(self.lengths.sum()),)
+        )
+        for first in range(0, len(order), WRITTEN_AT_ONCE):
+            rows = order[first : first + WRITTEN_AT_ONCE]
+            lengths, start = self.lengths[rows], int(starts[rows[0]])
+            places = start + np.arange(lengths.sum())
+            moved = np.repeat(self.starts[rows] - starts[rows], lengths)
+            flat[start : start + len(places)] = self.flat[places + moved]
+        flat.flush()
+        np.save(folder / "starts.npy", starts)
+        np.save(folder / "lengths.npy", self.lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> list[int]:
-        found: list[int] = self.flat[
-            self.starts[index] : self.starts[index + 1]
-        ].tolist()
+        start = self.starts[index]
+        found: list[int] = self.flat[start : start + self.lengths[index]].tolist()
         return found
 
     def padded(
@@ -59,6 +102,18 @@ class EncodedPairs:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @classmethod
+    def open(cls, folder: Path) -> "EncodedPairs":
+        """Return what `write` wrote, memory-mapped."""
+        return cls(Ragged.open(folder / "source"), Ragged.open(folder / "target"))
+
+    def write(self, folder: Path) -> None:
+        """Write the pairs to a new folder, those of like length beside each other."""
+        folder.mkdir()
+        order = np.lexsort((self.source.lengths, self.target.lengths))
+        self.source.write(folder / "source", order)
+        self.target.write(folder / "target", order)
 
 
 @dataclass(frozen=True)

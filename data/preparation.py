@@ -1,35 +1,67 @@
-"""From corpora to what a training reads: cleaned, split, tokenized, encoded."""
+"""From corpora to what a training reads: cleaned, split, tokenized, encoded.
 
+Every step of it is done once and kept (see `data.cache`), by as many processes as a
+large corpus keeps busy. What it makes is read from memory-mapped files, so that a
+corpus may be larger than the memory.
+"""
+
+import json
+import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
-from datasets import concatenate_datasets
+import pyarrow.compute
+from datasets import Dataset, Features, List, Value
 
 import data.starter
-from data.batching import EncodedPairs, encode_pairs
-from data.corpus import Pair, clean, hold_out, pairs_of, read_corpus
+from data import corpus
+from data.batching import EncodedPairs, Ragged, encode_pairs
+from data.cache import fingerprint, kept
+from data.cleaning import (
+    EXAMINED,
+    KEYS,
+    clean,
+    column,
+    examine,
+    hash_pair,
+    hold_out,
+    shares_a_side,
+)
+from data.corpus import COLUMNS, Pair, make_dataset, pairs_of, read_pairs, write_dataset
 from data.starter.compose import StarterCorpus, compose, vary
-from data.text import TextError
+from data.text import TextError, words_of
 from data.tokenizer import END, START, Tokenizer, train_tokenizer
 
 STARTER = "starter"
 """The name of the embedded corpus, which is composed and not read from a file."""
 DEV_SHARE, MOST_DEV = 0.02, 1_000
 """Of a corpus without dev sentences, this share is held out, up to so many pairs."""
+TOKENIZER_PAIRS = 200_000
+"""Of a larger corpus, so many pairs drawn at random train the tokenizers."""
+LARGE = 100_000
+"""From so many pairs on, steps are shared out among processes and show a bar."""
+ENCODED = Features(dict.fromkeys(("source", "target"), List(Value("int32"))))
+WORDS = Features({"words": List(Value("string"))})
+Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class Material:
     """What a training reads."""
 
-    pairs: tuple[Pair, ...]
-    """The training pairs, as text."""
+    pairs: Dataset
+    """The training pairs, as text: columns `source` and `target`, memory-mapped."""
     train: EncodedPairs
     """The same, as ids; longer ones than the model reads are left out of both."""
+    source_words: tuple[str, ...]
+    """The words of their sources, without case, each once, in order."""
     dev: tuple[Pair, ...]
     dev_encoded: EncodedPairs
     test: tuple[Pair, ...]
@@ -46,9 +78,9 @@ class Material:
 
         A pair that becomes too long keeps its own tokens.
         """
-        pairs = [self.pairs[row] for row in rows]
-        targets = [self.words.get(text, text) for _, text in pairs]
-        sources = self.source.sample([text for text, _ in pairs], dropout, seed)
+        chosen = self.pairs[rows]
+        targets = [self.words.get(text, text) for text in chosen["target"]]
+        sources = self.source.sample(chosen["source"], dropout, seed)
         sampled = self.target.sample(targets, dropout, seed)
         for place, row in enumerate(rows):
             if max(len(sources[place]), len(sampled[place])) >= self.max_length:
@@ -57,28 +89,58 @@ class Material:
         return encode_pairs(sources, sampled, START, END)
 
 
+@dataclass(frozen=True)
+class _Sources:
+    """Where the text comes from: all that the training pairs depend on."""
+
+    corpora: tuple[str, ...]
+    dev: str | None
+    test: str | None
+    reverse: bool
+    columns: tuple[str, str]
+    seed: int
+
+    def hashes(self) -> dict[str, str]:
+        names = [*self.corpora, self.dev, self.test]
+        return corpus_hashes(name for name in names if name)
+
+    def pairs(self, name: str) -> Iterator[Pair]:
+        return read_pairs(name, self.reverse, self.columns)
+
+
 @dataclass
 class _Texts:
-    """Pairs on their way to a training.
+    """What stands beside the corpora's files: dev and test, and the starter corpus.
 
-    words are a target's, where they are known; composed are the starter corpus's pairs,
-    and kept_out its test sentences.
+    hashes are those of all files before they were read; words are a target's, where
+    they are known; composed are the starter corpus's pairs, and kept_out its test
+    sentences.
     """
 
-    train: list[Pair] = field(default_factory=list)
+    hashes: dict[str, str]
     dev: list[Pair] = field(default_factory=list)
-    test: list[Pair] = field(default_factory=list)
+    test: tuple[Pair, ...] = ()
     words: dict[str, Sequence[str]] = field(default_factory=dict)
-    composed: set[Pair] = field(default_factory=set)
+    composed: list[Pair] = field(default_factory=list)
     kept_out: list[Pair] = field(default_factory=list)
 
 
-def corpus_files(name: str) -> list[Path]:
-    """Return the files that a corpus is read from."""
-    if name == STARTER:
-        folder = Path(data.starter.__file__).parent
-        return sorted(folder.glob("*.tsv"))
-    return [Path(part) for part in name.split(",")]
+def corpus_hashes(names: Iterable[str]) -> dict[str, str]:
+    """Return what tells whether corpora have changed: the SHA-256 of their files.
+
+    Of a Hub set it is the fingerprint that it has there. Raises `TextError` or
+    `OSError` where a corpus cannot be read.
+    """
+    folder = Path(data.starter.__file__).parent
+    files = ",".join(map(str, sorted(folder.glob("*.tsv"))))
+    found: dict[str, str] = {}
+    for name in names:
+        if name == STARTER:
+            for file in files.split(","):
+                found |= corpus.corpus_hashes(file)
+        else:
+            found |= corpus.corpus_hashes(name)
+    return found
 
 
 def prepare(
@@ -90,79 +152,51 @@ def prepare(
     max_length: int,
     seed: int,
     tokenizers: tuple[Tokenizer, Tokenizer] | None = None,
-    say: Callable[[str], object] = print,
+    say: Say = print,
+    columns: tuple[str, str] = COLUMNS,
+    bars: bool = False,
 ) -> Material:
     """Read, clean and encode corpora; say what was removed and why, in numbers.
 
-    A corpus is `starter` or what `read_corpus` takes. reverse swaps the sides. With
-    tokenizers given, none are trained. Raises `TextError` where nothing is left to
-    train on.
+    A corpus is `starter` or what `read_pairs` takes; columns are those of the tables
+    that name none. reverse swaps the sides. With tokenizers given, none are trained.
+    With bars, long steps show one. Raises `TextError` where no pair is left.
     """
-    texts, starter = _read(corpora, dev, test, reverse, seed)
-    held_out = [*texts.dev, *texts.test, *texts.kept_out]
-    pairs, cleaning = clean(texts.train, held_out)
-    say(str(cleaning))
-    if not pairs:
-        raise TextError(f"no pair of {', '.join(corpora)} is fit for training")
-    if not dev and any(name != STARTER for name in corpora):
-        pairs = _hold_out(texts, pairs, seed, say)
-    source, target = tokenizers or _train_both(pairs, texts.words, vocabulary, say)
-    encoders = (source, target, texts.words, max_length)
-    pairs, train = _encode(pairs, *encoders, say)
-    kept_dev, dev_encoded = _encode(texts.dev, *encoders, lambda _: None)
-    if not pairs or not kept_dev:
-        raise TextError(
-            f"all sentences are over {max_length} tokens: raise --max-length"
-        )
+    sources = _Sources(tuple(corpora), dev, test, reverse, columns, seed)
+    texts, starter = _read(sources)
+    with _bars(bars):
+        folder = _train_pairs(sources, texts, say)
+        key, file = folder.name, str(folder / "train.arrow")
+        pairs = Dataset.from_file(file)
+        if tokenizers is None:
+            tokenizers = _train_both(key, pairs, texts.words, vocabulary, say)
+        encoders = (*tokenizers, texts.words, max_length)
+        train, rows, words = _encode(f"train-{key}", pairs, *encoders)
+        pairs = Dataset.from_file(file)  # mapped anew: what was read is in memory
+        if len(rows) < len(pairs):
+            left_out = len(pairs) - len(rows)
+            say(f"{left_out:,} pairs of {max_length} tokens or more left out")
+            pairs = pairs.select(rows)
+        every_dev = make_dataset(texts.dev)
+        dev_encoded, dev_rows, _ = _encode(f"dev-{key}", every_dev, *encoders)
+    kept_dev = tuple(texts.dev[row] for row in dev_rows)
     return Material(
-        tuple(pairs),
-        train,
-        tuple(kept_dev),
-        dev_encoded,
-        tuple(texts.test),
-        source,
-        target,
-        starter,
-        texts.words,
-        max_length,
-    )
+        pairs, train, words, kept_dev, dev_encoded, texts.test, *tokenizers, starter,
+        texts.words, max_length,
+    )  # fmt: skip
 
 
-def _read(
-    corpora: Sequence[str], dev: str | None, test: str | None, reverse: bool, seed: int
-) -> tuple[_Texts, StarterCorpus | None]:
-    """Read all corpora; the starter corpus brings dev and test sentences of its own."""
-    texts = _Texts()
-    starter = compose(seed) if STARTER in corpora else None
+def _read(sources: _Sources) -> tuple[_Texts, StarterCorpus | None]:
+    """Read all but the corpora; the starter corpus brings sentences of its own."""
+    texts = _Texts(sources.hashes())
+    starter = compose(sources.seed) if STARTER in sources.corpora else None
     if starter is not None:
-        _add_starter(texts, starter, reverse, seed)
-    files = [read_corpus(name, reverse) for name in corpora if name != STARTER]
-    if files:
-        texts.train += pairs_of(concatenate_datasets(files))
-    if dev:
-        texts.dev = pairs_of(read_corpus(dev, reverse))
-    if test:
-        texts.test += pairs_of(read_corpus(test, reverse))
+        _add_starter(texts, starter, sources.reverse, sources.seed)
+    if sources.dev:
+        texts.dev = list(sources.pairs(sources.dev))
+    if sources.test:
+        texts.test = tuple(sources.pairs(sources.test))
     return texts, starter
-
-
-def _hold_out(
-    texts: _Texts, pairs: Sequence[Pair], seed: int, say: Callable[[str], object]
-) -> list[Pair]:
-    """Move a share of the pairs that were read from files to dev; return the rest."""
-    composed = [pair for pair in pairs if pair in texts.composed]
-    others = [pair for pair in pairs if pair not in texts.composed]
-    count = min(MOST_DEV, round(len(others) * DEV_SHARE))
-    others, held = hold_out(others, count, seed)
-    say(f"{len(held):,} pairs held out to validate on")
-    texts.dev += held
-    random.Random(seed).shuffle(texts.dev)  # the first few hundred are translated
-    composed, cleaning = clean(composed, held)
-    if cleaning.shared:
-        say(
-            f"{cleaning.shared:,} composed pairs left out, which share a side with them"
-        )
-    return [*composed, *others]
 
 
 def _add_starter(
@@ -176,8 +210,7 @@ def _add_starter(
     chance = random.Random(seed)
     for pair in starter.train:
         ways = dict.fromkeys([pair.source, vary(pair.source, chance)])
-        texts.train += [turned((english, pair.target)) for english in ways]
-    texts.composed = set(texts.train)
+        texts.composed += [turned((english, pair.target)) for english in ways]
     texts.dev = [turned((pair.source, pair.target)) for pair in starter.dev]
     splits = (starter.test_new, starter.test_combinations, starter.test_sentences)
     texts.kept_out = [turned((p.source, p.target)) for split in splits for p in split]
@@ -186,16 +219,101 @@ def _add_starter(
         texts.words |= {p.target: p.target_words for split in every for p in split}
 
 
+# ------------------------------------------------------------------- training pairs
+
+
+def _train_pairs(sources: _Sources, texts: _Texts, say: Say) -> Path:
+    """Return the folder of the cleaned pairs; without a named dev, move some there."""
+    files = [name for name in sources.corpora if name != STARTER]
+
+    def make(folder: Path, scratch: Path) -> None:
+        read = chain(texts.composed, *map(sources.pairs, files))
+        shown = datasets.utils.tqdm(read, "Reading", unit=" pairs", delay=2)
+        raw = write_dataset(shown, scratch / "raw.arrow")
+        if sources.hashes() != texts.hashes:
+            raise TextError("a corpus was changed while it was read: start again")
+        examined = _map(raw, examine, EXAMINED, scratch / "examined.arrow", "Cleaning")
+        rows, cleaning = clean(examined, [*texts.dev, *texts.test, *texts.kept_out])
+        said, held = [str(cleaning)], rows[:0]
+        if not len(rows):
+            names = ", ".join(sources.corpora)
+            raise TextError(f"no pair of {names} is fit for training: {cleaning}")
+        if files and not sources.dev:
+            rows, held = _hold_out(examined, rows, texts.composed, sources.seed, said)
+        for name, chosen in (("train", rows), ("held_out", held)):
+            found = examined.select(chosen).select_columns(["source", "target"])
+            write_dataset(_each(found), folder / f"{name}.arrow")
+        (folder / "said.json").write_text(json.dumps(said), "utf-8")
+
+    folder = kept(f"pairs-{fingerprint(sources, texts.hashes)}", make)
+    for line in json.loads((folder / "said.json").read_text("utf-8")):
+        say(line)
+    held = Dataset.from_file(str(folder / "held_out.arrow"))
+    if len(held):
+        texts.dev += pairs_of(held)
+        # The first few hundred are translated.
+        random.Random(sources.seed).shuffle(texts.dev)
+    return folder
+
+
+def _hold_out(
+    examined: Dataset,
+    rows: np.ndarray,
+    composed: Iterable[Pair],
+    seed: int,
+    said: list[str],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (rows to train on, composed pairs first; rows of files that are held)."""
+    ours = np.array([hash_pair(pair) for pair in composed], dtype=np.int64)
+    is_ours = np.isin(column(examined, "pair")[rows], ours)
+    composed_rows, others = rows[is_ours], rows[~is_ours]
+    count = min(MOST_DEV, round(len(others) * DEV_SHARE))
+    sources, targets = (column(examined, key)[others] for key in KEYS)
+    is_held = hold_out(sources, targets, count, seed)
+    held = others[is_held]
+    said.append(f"{len(held):,} pairs held out to validate on")
+    shared = shares_a_side(examined, pairs_of(examined.select(held)))[composed_rows]
+    if shared.any():
+        said.append(
+            f"{int(shared.sum()):,} composed pairs left out, which share a side with "
+            "them"
+        )
+    return np.concatenate([composed_rows[~shared], others[~is_held]]), held
+
+
+def _each(pairs: Dataset) -> Iterator[Pair]:
+    """Yield the pairs of a Dataset without holding all of them."""
+    for some in pairs.iter(10_000):
+        yield from zip(some["source"], some["target"], strict=True)
+
+
+# ------------------------------------------------------------------ tokenizers and ids
+
+
 def _train_both(
-    pairs: Sequence[Pair],
+    key: str,
+    pairs: Dataset,
     words: Mapping[str, Sequence[str]],
     vocabulary: int,
-    say: Callable[[str], object],
+    say: Say,
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Train the tokenizers of both sides on the training text."""
-    targets: list[Any] = [words.get(pair[1], pair[1]) for pair in pairs]
-    source = train_tokenizer((pair[0] for pair in pairs), vocabulary, "source")
-    target = train_tokenizer(targets, vocabulary, "target")
+    """Return the tokenizers of both sides, trained on the training text."""
+
+    def make(folder: Path, _: Path) -> None:
+        sample = pairs
+        if len(pairs) > TOKENIZER_PAIRS:
+            chance = np.random.default_rng(len(pairs))
+            some = chance.choice(len(pairs), TOKENIZER_PAIRS, replace=False)
+            sample = pairs.select(np.sort(some))
+        targets: list[Any] = [words.get(text, text) for _, text in _each(sample)]
+        source = train_tokenizer((a for a, _ in _each(sample)), vocabulary, "source")
+        target = train_tokenizer(targets, vocabulary, "target")
+        for tokenizer in (source, target):
+            (folder / f"{tokenizer.side}.spm").write_bytes(tokenizer.model)
+
+    folder = kept(f"tokenizers-{fingerprint(key, vocabulary)}", make)
+    source = Tokenizer.load(folder / "source.spm", "source")
+    target = Tokenizer.load(folder / "target.spm", "target")
     for tokenizer in (source, target):
         if len(tokenizer) < vocabulary:
             say(
@@ -206,24 +324,124 @@ def _train_both(
 
 
 def _encode(
-    pairs: Sequence[Pair],
+    key: str,
+    pairs: Dataset,
     source: Tokenizer,
     target: Tokenizer,
     words: Mapping[str, Sequence[str]],
     max_length: int,
-    say: Callable[[str], object],
-) -> tuple[list[Pair], EncodedPairs]:
-    """Return the pairs that fit into max_length tokens a side, as text and as ids."""
+) -> tuple[EncodedPairs, np.ndarray, tuple[str, ...]]:
+    """Return the pairs that fit into max_length tokens a side: ids, rows, words.
+
+    Rows say which of pairs they are; words are those of their sources. key names the
+    pairs. Raises `TextError` where none fits.
+    """
+
+    def make(folder: Path, scratch: Path) -> None:
+        encoders = {"source": source, "target": target, "words": words}
+        path = scratch / "encoded.arrow"
+        found = _map(pairs, _ids, ENCODED, path, "Tokenizing", encoders)
+        sides = [_ragged(found, side) for side in ("source", "target")]
+        # A target stands between two marks, of which the decoder reads one.
+        longest = np.maximum(sides[0].lengths, sides[1].lengths - 1)
+        rows = np.flatnonzero(longest <= max_length)
+        if not len(rows):
+            raise TextError(
+                f"all sentences are over {max_length} tokens: raise --max-length"
+            )
+        EncodedPairs(
+            *(Ragged.of(s.flat, s.starts[rows], s.lengths[rows]) for s in sides)
+        ).write(folder / "ids")
+        np.save(folder / "rows.npy", rows)
+        text = json.dumps(_words(pairs.select(rows), scratch / "words.arrow"))
+        (folder / "words.json").write_text(text, "utf-8")
+
+    depends_on = fingerprint(key, source.model, target.model, max_length)
+    folder = kept(f"ids-{depends_on}", make)
+    source_words = json.loads((folder / "words.json").read_text("utf-8"))
+    rows = np.load(folder / "rows.npy")
+    return EncodedPairs.open(folder / "ids"), rows, tuple(source_words)
+
+
+def _ids(
+    batch: Mapping[str, Sequence[str]],
+    source: Tokenizer,
+    target: Tokenizer,
+    words: Mapping[str, Sequence[str]],
+) -> dict[str, list[list[int]]]:
+    """Return a batch's ids with their marks."""
 
     def ids_of(text: str) -> list[int]:
         known = words.get(text)
         return target.encode(text) if known is None else target.encode_words(known)
 
-    ids = [(source.encode(a), ids_of(b)) for a, b in pairs]
-    fits = [max(len(a), len(b)) < max_length for a, b in ids]
-    if not all(fits):
-        say(f"{fits.count(False):,} pairs of {max_length} tokens or more left out")
-    kept = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
-    chosen = [pair for pair, fit in zip(ids, fits, strict=True) if fit]
-    sources, targets = [a for a, _ in chosen], [b for _, b in chosen]
-    return kept, encode_pairs(sources, targets, START, END)
+    return {
+        "source": [[*source.encode(text), END] for text in batch["source"]],
+        "target": [[START, *ids_of(text), END] for text in batch["target"]],
+    }
+
+
+def _ragged(encoded: Dataset, side: str) -> Ragged:
+    """Return a column of lists; the ids of one side are copied into memory."""
+    ids = encoded.data.column(side)
+    lengths = pyarrow.compute.list_value_length(ids).to_numpy().astype(np.int64)
+    parts = [part.flatten().to_numpy() for part in ids.chunks]
+    flat = np.concatenate([np.empty(0, np.int32), *parts])
+    return Ragged.of(flat, np.cumsum(lengths) - lengths, lengths)
+
+
+def _words(pairs: Dataset, path: Path) -> list[str]:
+    """Return the words of the sources, without case, each once, in order."""
+    found = _map(pairs, _batch_words, WORDS, path, "Listing words")
+    return sorted({word for some in found["words"] for word in some})
+
+
+def _batch_words(batch: Mapping[str, Sequence[str]]) -> dict[str, list[list[str]]]:
+    words = {word.casefold() for text in batch["source"] for word in words_of(text)}
+    return {"words": [list(words)]}
+
+
+# ----------------------------------------------------------------------- in processes
+
+
+def _map(
+    pairs: Dataset,
+    function: Callable[..., dict[str, list[Any]]],
+    features: Features,
+    path: Path,
+    name: str,
+    arguments: Mapping[str, object] | None = None,
+) -> Dataset:
+    """Return what function makes of pairs, written to path batch by batch, in order."""
+    large = len(pairs) >= LARGE
+    processes = min(os.cpu_count() or 1, 2 * len(pairs) // LARGE)
+    with _bars(large and not datasets.are_progress_bars_disabled()):
+        return pairs.map(
+            function,
+            batched=True,
+            remove_columns=["source", "target"],
+            features=features,
+            fn_kwargs=arguments,
+            num_proc=processes if large else None,
+            cache_file_name=str(path),
+            new_fingerprint=path.stem,  # `kept` knows what it depends on
+            desc=name,
+        )
+
+
+@contextmanager
+def _bars(shown: bool) -> Iterator[None]:
+    """Let `datasets` show progress bars, or not, for a while."""
+    hidden = datasets.are_progress_bars_disabled()
+
+    def show(whether: bool) -> None:
+        if whether:
+            datasets.enable_progress_bars()
+        else:
+            datasets.disable_progress_bars()
+
+    show(shown)
+    try:
+        yield
+    finally:
+        show(not hidden)

@@ -1,8 +1,9 @@
 """A small corpus of our own sentences, and one real training on it for all tests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
 
@@ -53,6 +54,16 @@ def write_tsv(path: Path, rows: Sequence[tuple[str, str]]) -> Path:
     text = "".join(f"{source}\t{target}\n" for source, target in rows)
     path.write_bytes(text.encode())
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of the tests' own, for processes that they start as well."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_DATASETS_CACHE", str(folder))
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+        yield folder
 
 
 @pytest.fixture(scope="session")

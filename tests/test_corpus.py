@@ -4,21 +4,24 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import pairs as tiny_pairs
 from conftest import write_tsv
+from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.corpus import (
+from data.cleaning import (
+    EXAMINED,
+    KEYS,
     MAX_CHARACTERS,
-    Pair,
+    Cleaning,
     clean,
+    examine,
     hold_out,
-    make_dataset,
-    pairs_of,
-    read_corpus,
 )
+from data.corpus import Pair, make_dataset, pairs_of, read_corpus, write_dataset
 from data.preparation import prepare
 from data.text import TextError, comparison_key
 
@@ -117,7 +120,7 @@ def test_the_fingerprint_is_the_content(tmp_path: Path) -> None:
             r"a.en has 3 lines and \S*a.ja has 2",
         ),
         ({"a.en": "", "a.ja": ""}, "holds no sentence pair"),
-        ({"a": "1\n", "b": "1\n", "c": "1\n"}, "give one .tsv, or two files"),
+        ({"a": "1\n", "b": "1\n", "c": "1\n"}, "give one file, or two text files"),
     ],
 )
 def test_broken_corpora_are_refused(
@@ -129,7 +132,38 @@ def test_broken_corpora_are_refused(
         read_corpus(",".join(str(tmp_path / name) for name in files))
 
 
+@given(st.lists(st.tuples(_side(""), _side(""))))
+def test_what_is_written_is_read_from_the_disk(pairs: list[Pair]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        written = write_dataset(iter(pairs), Path(folder, "a.arrow"))
+        assert pairs_of(written) == pairs
+        assert written.features == make_dataset(pairs).features
+
+
 # ------------------------------------------------------------------------- cleaning
+
+
+def _clean(
+    pairs: Sequence[Pair], held_out: Sequence[Pair] = ()
+) -> tuple[list[Pair], Cleaning]:
+    """Return the pairs that cleaning keeps, and its report."""
+    batch = {"source": [a for a, _ in pairs], "target": [b for _, b in pairs]}
+    examined = Dataset.from_dict(examine(batch), features=EXAMINED)
+    rows, report = clean(examined, held_out)
+    return pairs_of(examined.select(rows)), report
+
+
+def _hold_out(
+    pairs: Sequence[Pair], count: int, seed: int
+) -> tuple[list[Pair], list[Pair]]:
+    """Return the pairs of both sides of a split."""
+    batch = {"source": [a for a, _ in pairs], "target": [b for _, b in pairs]}
+    keys = [np.array(examine(batch)[key], dtype=np.int64) for key in KEYS]
+    held = hold_out(*keys, count, seed)
+    return (
+        [pair for pair, is_held in zip(pairs, held, strict=True) if not is_held],
+        [pair for pair, is_held in zip(pairs, held, strict=True) if is_held],
+    )
 
 
 def test_cleaning_counts_what_it_removes() -> None:
@@ -146,7 +180,7 @@ def test_cleaning_counts_what_it_removes() -> None:
         ("Hi! ", "短い"),  # kept
     ]
     held_out = [("GOOD MORNING", "x"), ("y", "やあ")]
-    kept, report = clean(read, held_out)
+    kept, report = _clean(read, held_out)
     night = ("Good night.", "おやすみ。")
     assert kept == [night, ("Hi!", "長" * 38), ("Hi!", "短い")]
     assert (report.read, report.kept) == (10, 3)
@@ -159,7 +193,7 @@ def test_cleaning_counts_what_it_removes() -> None:
 
 
 def test_cleaning_keeps_order_and_without_faults_all() -> None:
-    kept, report = clean(tiny_pairs())
+    kept, report = _clean(tiny_pairs())
     assert kept == tiny_pairs()
     assert str(report) == "64 pairs read, 64 kept; removed: none"
 
@@ -174,13 +208,15 @@ def test_cleaning_keeps_order_and_without_faults_all() -> None:
     ],
 )
 def test_a_pair_that_stands_in_dev_leaves_training(dev: Pair) -> None:
-    kept, report = clean([("What is it?", "それは何です？"), ("Yes.", "はい。")], [dev])
+    kept, report = _clean(
+        [("What is it?", "それは何です？"), ("Yes.", "はい。")], [dev]
+    )
     assert kept == [("Yes.", "はい。")]
     assert report.shared == 1
 
 
 def test_a_side_is_compared_with_its_own_side_alone() -> None:
-    kept, _ = clean([("OK", "はい"), ("no", "OK")], [("x", "ok"), ("はい", "y")])
+    kept, _ = _clean([("OK", "はい"), ("no", "OK")], [("x", "ok"), ("はい", "y")])
     assert kept == [("OK", "はい")]
 
 
@@ -196,7 +232,7 @@ def test_no_sentence_stands_on_both_sides_of_a_split(
     pairs: list[Pair], count: int, seed: int
 ) -> None:
     try:
-        train, dev = hold_out(pairs, count, seed)
+        train, dev = _hold_out(pairs, count, seed)
     except TextError:
         assert _groups(pairs) == 1
         return
@@ -205,7 +241,7 @@ def test_no_sentence_stands_on_both_sides_of_a_split(
     assert sorted(train + dev) == sorted(pairs)
     for side in (0, 1):
         assert not {p[side] for p in train} & {p[side] for p in dev}
-    assert (train, dev) == hold_out(pairs, count, seed)
+    assert (train, dev) == _hold_out(pairs, count, seed)
 
 
 def _groups(pairs: Sequence[Pair]) -> int:
@@ -223,24 +259,24 @@ def test_pairs_are_held_out_by_connected_groups() -> None:
     """a-1, 1-b', b-2 hang together through B/b; so do the last two through 9."""
     pairs = [("a", "1"), ("B!", "1"), ("b", "2"), ("c", "3"), ("d", "9"), ("e", "9。")]
     for seed in range(20):
-        train, dev = hold_out(pairs, 2, seed)
+        train, dev = _hold_out(pairs, 2, seed)
         assert len(dev) in (1, 2)
         assert set(pairs[:3]) <= set(train)
         assert (pairs[4] in dev) == (pairs[5] in dev)
-    seen = {tuple(hold_out(pairs, 1, seed)[1]) for seed in range(20)}
+    seen = {tuple(_hold_out(pairs, 1, seed)[1]) for seed in range(20)}
     assert seen == {(("c", "3"),)}  # the only group of one
 
 
 def test_groups_that_are_all_larger_than_asked_are_still_split() -> None:
     pairs = [("a", "1"), ("A.", "2"), ("b", "3"), ("B.", "4"), ("c", "5"), ("C", "6"),
              ("c!", "7")]  # fmt: skip
-    train, dev = hold_out(pairs, 1, seed=1)
+    train, dev = _hold_out(pairs, 1, seed=1)
     assert len(dev) == 2 and len(train) == 5
 
 
 def test_what_cannot_be_split_is_refused() -> None:
     with pytest.raises(TextError, match="cannot be split: name sentences.*--dev"):
-        hold_out([("a", "1"), ("a", "2"), ("b", "2")], 1, seed=1)
+        _hold_out([("a", "1"), ("a", "2"), ("b", "2")], 1, seed=1)
 
 
 # ---------------------------------------------------------------------- preparation
@@ -272,7 +308,7 @@ def test_three_pairs_get_the_largest_vocabulary_they_fill(tmp_path: Path) -> Non
             for line in said
         )
     # As large as it gets: each training sentence is very few pieces.
-    assert len(material.source.encode(material.pairs[0][0])) <= 3
+    assert len(material.source.encode(material.pairs[0]["source"])) <= 3
 
 
 def test_tokenizers_see_the_training_text_only(tmp_path: Path) -> None:
@@ -284,20 +320,20 @@ def test_tokenizers_see_the_training_text_only(tmp_path: Path) -> None:
     assert said[0] == (
         "64 pairs read, 60 kept; removed: 4 that share a side with dev or test"
     )
-    assert with_dev.pairs == without.pairs == tuple(tiny_pairs()[4:])
+    assert pairs_of(with_dev.pairs) == pairs_of(without.pairs) == tiny_pairs()[4:]
 
 
 def test_the_other_direction_swaps_everything(tmp_path: Path) -> None:
     there, _ = _prepare(tmp_path, tiny_pairs(), tiny_pairs()[:4])
     back, _ = _prepare(tmp_path, tiny_pairs(), tiny_pairs()[:4], reverse=True)
-    assert back.pairs == tuple((b, a) for a, b in there.pairs)
+    assert pairs_of(back.pairs) == [(b, a) for a, b in pairs_of(there.pairs)]
     assert back.dev == tuple((b, a) for a, b in there.dev)
 
 
 def test_ids_are_those_of_the_text_between_its_marks(tmp_path: Path) -> None:
     material, _ = _prepare(tmp_path, tiny_pairs())
     assert len(material.train) == len(material.pairs) == 63
-    for row, (source, target) in enumerate(material.pairs):
+    for row, (source, target) in enumerate(pairs_of(material.pairs)):
         assert material.train.source[row] == [*material.source.encode(source), 2]
         assert material.train.target[row] == [1, *material.target.encode(target), 2]
 
@@ -332,7 +368,7 @@ def test_line_ends_and_marks_change_no_tokenizer(tmp_path: Path, change: str) ->
                     vocabulary=4_000, max_length=32, seed=1, say=len)  # fmt: skip
     assert other.source.model == plain.source.model
     assert other.target.model == plain.target.model
-    assert other.pairs == plain.pairs
+    assert pairs_of(other.pairs) == pairs_of(plain.pairs)
 
 
 def test_several_corpora_are_mixed(tmp_path: Path) -> None:
@@ -347,4 +383,4 @@ def test_several_corpora_are_mixed(tmp_path: Path) -> None:
         vocabulary=400, max_length=32, seed=1, say=said.append,
     )  # fmt: skip
     assert said[0] == "74 pairs read, 64 kept; removed: 10 said twice"
-    assert set(material.pairs) | set(material.dev) == set(rows)
+    assert set(pairs_of(material.pairs)) | set(material.dev) == set(rows)
