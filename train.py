@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -391,8 +392,10 @@ def _plan(
         steps = arguments.steps or 0
     seconds = {candidates[0]: 0.0}
     if minutes is not None or len(candidates) > 1:
+        order = epochs(material.train, arguments.recipe.batch_tokens, arguments.seed)
+        batches = [rows for _, rows in islice(order, TRIAL_STEPS + 2)]
         seconds = {
-            precision: _trial(arguments, material, model, precision)
+            precision: _trial(arguments, material, model, precision, batches)
             for precision in candidates
         }
     precision = min(candidates, key=lambda candidate: seconds[candidate])
@@ -404,12 +407,15 @@ def _plan(
 
 
 def _trial(
-    arguments: Arguments, material: Material, model: Transformer, precision: Precision
+    arguments: Arguments,
+    material: Material,
+    model: Transformer,
+    precision: Precision,
+    batches: Sequence[np.ndarray],
 ) -> float:
     """Return the seconds of a step, from a few steps of a copy of the model."""
     state = TrainingState(copy.deepcopy(model), arguments.recipe, precision)
-    order = epochs(material.train, arguments.recipe.batch_tokens, arguments.seed)
-    for step, (_, rows) in zip(range(TRIAL_STEPS + 2), order, strict=False):
+    for step, rows in enumerate(batches):
         if step == 2:  # the first steps pay for buffers and kernels
             began = time.perf_counter()
         _step(state, _batch(arguments, material, rows, step), steps=10**6)
