@@ -2,6 +2,8 @@
 
 import itertools
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -126,3 +128,33 @@ def test_wide_batches_come_in_multiples_of_four() -> None:
 def test_ragged_gives_back_what_it_got(sequences: list[list[int]]) -> None:
     ragged = Ragged(sequences)
     assert [ragged[i] for i in range(len(ragged))] == sequences
+
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=6), max_size=9)
+
+
+@given(SEQUENCES, st.randoms())
+def test_ragged_is_read_from_the_disk_as_it_was(
+    sequences: list[list[int]], random: object
+) -> None:
+    order = np.array(random.sample(range(len(sequences)), len(sequences)), dtype=int)
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setattr("data.batching.WRITTEN_AT_ONCE", 2)
+        Ragged(sequences).write(Path(folder, "ragged"), order)
+        ragged = Ragged.open(Path(folder, "ragged"))
+        assert [ragged[i] for i in range(len(ragged))] == sequences
+        in_order = [token for i in order for token in sequences[i]]
+        assert ragged.flat.tolist() == in_order
+        if any(sequences):
+            rows = np.arange(len(sequences))
+            expected = Ragged(sequences).padded(rows, 0)
+            assert torch.equal(ragged.padded(rows, 0), expected)
+
+
+def test_like_lengths_are_neighbours_on_the_disk(tmp_path: Path) -> None:
+    pairs = _pairs([(5, 5), (1, 2), (5, 5), (1, 2)])
+    pairs.write(tmp_path / "ids")
+    opened = EncodedPairs.open(tmp_path / "ids")
+    assert [opened.source[i] for i in range(4)] == [pairs.source[i] for i in range(4)]
+    assert [opened.target[i] for i in range(4)] == [pairs.target[i] for i in range(4)]
+    assert opened.source.starts.tolist() == [4, 0, 10, 2]

@@ -89,6 +89,12 @@ def _write(folder: Path, name: str, content: str | bytes) -> Path:
         ({"a.tsv": "a\tb\nc\n"}, "a.tsv", ["a.tsv, line 2: no tab"]),
         ({"a.tsv": "a\t\n\tb\n"}, "a.tsv", ["is fit for training"]),
         ({"a.tsv": "a\tb\nA\tc\n"}, "a.tsv", ["--dev"]),
+        ({"a.csv": "x,y\na,b\n"}, "a.csv", ["a.csv has no column 'en'; it has x, y"]),
+        ({"a.jsonl": '{"en": "a", "ja": null}'}, "a.jsonl:en,ja",
+         ["a.jsonl, line 1: ja is missing"]),
+        ({}, "hub:owner", ["hub:owner: give hub:OWNER/NAME"]),
+        ({}, "hub:a/b", ["hub:a/b: http://127.0.0.1:9 does not answer; give a local"]),
+        ({}, "none.jsonl", ["none.jsonl: No such file"]),
         ({}, "none.tsv", ["none.tsv: No such file"]),
         ({"a.en": "1\n"}, "a.en,none.ja", ["none.ja: No such file"]),
     ],
@@ -101,6 +107,7 @@ def test_broken_corpora(
     for name, content in written.items():
         _write(tmp_path, name, content)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_ENDPOINT", "http://127.0.0.1:9")
     argv: list[object] = [*SHORT, "--out", "out"]
     if flag == "--corpus":
         argv += ["--corpus", corpus]

@@ -212,3 +212,20 @@ def test_what_cannot_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     for name in ("training_state.pt", "training_state.previous.pt"):
         (run / name).unlink()
     assert "no training to go on with" in _refused(["--resume", str(run)], capsys)
+
+
+def test_tables_go_on_with_their_columns_and_are_watched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, run = tmp_path / "corpus.jsonl", tmp_path / "run"
+    rows = [{"english": a, "other": {"ja": b}} for a, b in pairs()]
+    original = "".join(json.dumps(row) + "\n" for row in rows)
+    corpus.write_text(original, "utf-8")
+    argv = ["--corpus", str(corpus), "--columns", "english", "other.ja", *FLAGS]
+    with signals_at({5: (signal.SIGINT,)}):
+        assert train.main([*argv, "--out", str(run)]) == 130
+    corpus.write_text(original.replace("sea", "tea"), "utf-8")
+    line = _refused(["--resume", str(run)], capsys)
+    assert f"{corpus} has changed since {run} was started: start anew" in line
+    corpus.write_text(original, "utf-8")
+    assert train.main(["--resume", str(run)]) == 0
