@@ -42,7 +42,9 @@ class Usage:
     """What a command took."""
 
     seconds_to_step: float
-    """Until it had recorded a step."""
+    """Until it had recorded a step, on the clock …"""
+    computing: float
+    """… and spent by its processes, whatever else the machine did meanwhile."""
     main: float
     """Most memory of its own process, in MB, shared memory counted …"""
     worker: float
@@ -62,7 +64,8 @@ def measure(
     command: Sequence[str], metrics: Path, environment: dict[str, str]
 ) -> Usage:
     """Run a command to its end and watch it, ten times a second."""
-    began, first, peaks = time.perf_counter(), 0.0, dict[int, float]()
+    began, peaks = time.perf_counter(), dict[int, float]()
+    first = computing = 0.0
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
@@ -72,12 +75,19 @@ def measure(
             peaks |= {pid: megabytes for pid, megabytes in _peaks(process.pid)}
             if not first and metrics.is_file():
                 first = time.perf_counter() - began
+                computing = _computing(process.pid)
             said = (said + (process.stderr.read() or b""))[-2_000:]  # type: ignore[union-attr]
             time.sleep(0.1)
     if process.returncode:
         raise ValueError(f"{' '.join(command)} failed: {said.decode()}")
     workers = [peak for pid, peak in peaks.items() if pid != process.pid]
-    return Usage(first, peaks[process.pid], max(workers, default=0.0))
+    return Usage(first, computing, peaks[process.pid], max(workers, default=0.0))
+
+
+def _computing(pid: int) -> float:
+    """Return the seconds that a process and those it has waited for have computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peaks(pid: int) -> Iterator[tuple[int, float]]:
@@ -110,7 +120,8 @@ def _main() -> int:
     print(f"{' '.join(command)}, {arguments.pairs:,} pairs")
     for name, usage in found.items():
         print(
-            f"{name:<13} {usage.seconds_to_step:6.1f} s to step 10   "
+            f"{name:<13} {usage.seconds_to_step:6.1f} s to step 10 "
+            f"({usage.computing:.1f} s computing)   "
             f"{usage.main:7,.0f} MB   largest worker {usage.worker:7,.0f} MB"
         )
     print(f"(bars: {MOST_MEGABYTES:,} MB, second start {MOST_SECONDS:.0f} s)")

@@ -130,6 +130,7 @@ def test_processes_share_the_work_and_change_nothing(
     assert capfd.readouterr() == ("", "")  # a package shows nothing by itself
     monkeypatch.setattr(preparation, "LARGE", 20)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(os, "environ", os.environ)  # `datasets` leaves a copy there
     together, again = _prepare(path, bars=True)
     assert _same(alone, together) and said == again
     bars = capfd.readouterr().err
