@@ -27,7 +27,7 @@ from data.corpus import COLUMNS, Pair
 from data.metrics import score
 from data.preparation import STARTER, Material, corpus_hashes, prepare
 from data.starter.compose import StarterCorpus
-from data.text import read_file, words_of
+from data.text import read_file
 from data.tokenizer import PADDING, Tokenizer
 from explain.glossary import write_glossary
 from explain.starter import alignment_scores, score_tests
