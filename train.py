@@ -344,9 +344,12 @@ def _prepare(arguments: Arguments, tokenizers_from: Path | None) -> Material:
     tokenizers, max_length = None, arguments.shape.max_length
     if tokenizers_from is not None:
         config = read_config(tokenizers_from)
-        max_length = model_config(config, tokenizers_from / "config.json").max_length
+        shape = model_config(config, tokenizers_from / "config.json")
+        max_length = shape.max_length
+        sizes = (shape.source_vocabulary, shape.target_vocabulary)
         source, target = (
-            Tokenizer.load(tokenizers_from / f"{side}.spm", side) for side in sides
+            Tokenizer.load(tokenizers_from / f"{side}.spm", side, size)
+            for side, size in zip(sides, sizes, strict=True)
         )
         tokenizers = (source, target)
     return prepare(

@@ -85,12 +85,13 @@ class Translator:
         folder = local_folder(name)
         config = read_config(folder)
         loaded = _load_engine(folder, device, engine)
+        shape = loaded.config
         weights, words = folder / "model.safetensors", folder / "source_words.txt"
         return cls(
             Path(name).name,
             loaded,
-            Tokenizer.load(folder / "source.spm", "source"),
-            Tokenizer.load(folder / "target.spm", "target"),
+            Tokenizer.load(folder / "source.spm", "source", shape.source_vocabulary),
+            Tokenizer.load(folder / "target.spm", "target", shape.target_vocabulary),
             sha256(weights) if engine == "torch" else "",  # which only traces name
             frozenset(read_file(words)) if words.is_file() else frozenset(),
             tuple(config.get("languages", ("en", "ja"))),

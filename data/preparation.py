@@ -312,8 +312,8 @@ def _train_both(
             (folder / f"{tokenizer.side}.spm").write_bytes(tokenizer.model)
 
     folder = kept(f"tokenizers-{fingerprint(key, vocabulary)}", make)
-    source = Tokenizer.load(folder / "source.spm", "source")
-    target = Tokenizer.load(folder / "target.spm", "target")
+    source = Tokenizer((folder / "source.spm").read_bytes(), "source")
+    target = Tokenizer((folder / "target.spm").read_bytes(), "target")
     for tokenizer in (source, target):
         if len(tokenizer) < vocabulary:
             say(

@@ -51,9 +51,20 @@ class Tokenizer:
         self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @classmethod
-    def load(cls, path: Path, side: Side) -> "Tokenizer":
-        """Return the tokenizer saved at path."""
-        return cls(path.read_bytes(), side)
+    def load(cls, path: Path, side: Side, size: int) -> "Tokenizer":
+        """Return the tokenizer saved at path, for a model of `size` tokens.
+
+        Raises `ValueError` where it is none, or does not fit the model.
+        """
+        try:
+            loaded = cls(path.read_bytes(), side)
+        except RuntimeError:
+            raise ValueError(f"{path} is no tokenizer: train the model again") from None
+        pieces = loaded._pieces
+        marks = (pieces.pad_id(), pieces.bos_id(), pieces.eos_id(), pieces.unk_id())
+        if len(loaded) != size or marks != (PADDING, START, END, UNKNOWN):
+            raise ValueError(f"{path} does not fit the model: train the model again")
+        return loaded
 
     def __len__(self) -> int:
         return int(self._pieces.vocab_size())

@@ -1,21 +1,27 @@
 """Save and load a run directory: what training leaves and translation needs.
 
-`config.json` (format number, shape, how the run was made, SHA-256 of the tokenizers
-and word lists), `model.safetensors`, and those files. Each is written beside and
-renamed, so that a directory is whole at every moment.
+`config.json` (format number, shape, how the run was made, SHA-256 of every file that is
+read and of itself), `model.safetensors`, the tokenizers and word lists. Each is written
+beside and renamed, so that a directory is whole at every moment. It may be a
+stranger's: sizes, hashes and shapes are checked, in this order, before anything is
+parsed or allocated, and no path that it holds is followed.
 """
 
 import errno
 import hashlib
 import json
+import math
 import os
 import pickle
+import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from model.config import ModelConfig
 
@@ -24,8 +30,19 @@ if TYPE_CHECKING:  # torch takes a second to import; not all that read a run nee
 
     from model.transformer import Transformer
 
-FORMAT = 1
-_WEIGHTS = "model.safetensors"
+FORMAT, OLDER = 2, 1
+"""The format that is written, and the one that is read as well: it has no hash of
+itself and of the weights, and no training can go on from it."""
+MB = 2**20
+MOST_BYTES = {
+    "source.spm": 32 * MB,
+    "target.spm": 32 * MB,
+    "glossary.tsv": 32 * MB,
+    "source_words.txt": 32 * MB,
+}
+"""The files beside the model that are read, and the size up to which they are."""
+_CONFIG, _WEIGHTS, _LOCK = "config.json", "model.safetensors", ".lock"
+_MOST_CONFIG, _MOST_HEADER = MB, 4 * MB
 
 
 class RunError(ValueError):
@@ -46,16 +63,20 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(beside)
-        with beside.open("rb+") as written:
-            os.fsync(written.fileno())
+        sync(beside)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the system write a file, or what a folder lists, to the disk by now."""
+    opened = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)
 
 
 def sha256(path: Path) -> str:
@@ -64,33 +85,70 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def lock_run(run: Path) -> FileLock:
+    """Return the lock of a run directory; it is held until released, or to the end.
+
+    The system takes it from a process that dies. Raises `RunError` where another
+    process, or another training of this one, holds it.
+    """
+    lock = FileLock(run / _LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunError(
+            f"another training is at work in {run}: wait for it, or give another --out"
+        ) from None
+    return lock
+
+
+def remove_leftovers(run: Path) -> None:
+    """Remove what a write that a crash interrupted has left in a locked directory."""
+    for path in run.glob(".*.tmp"):
+        path.unlink()
+
+
 def save_config(run: Path, model: ModelConfig, about: Mapping[str, Any]) -> None:
     """Write config.json: the shape, what `about` says, and the hashes of the files."""
-    names = sorted(
-        path.name for path in run.iterdir() if path.suffix in {".spm", ".tsv", ".txt"}
-    )
+    names = sorted(name for name in MOST_BYTES if (run / name).is_file())
     config = {
         "format": FORMAT,
         "model": asdict(model),
         **about,
         "files": {name: sha256(run / name) for name in names},
+        "weights": [],
     }
     write_config(run, config)
 
 
 def write_config(run: Path, config: Mapping[str, Any]) -> None:
-    """Write config.json as it is given."""
+    """Write config.json, with its own hash."""
+    config = {**config, "sha256": _digest(config)}
     text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
-    write_atomically(run / "config.json", lambda to: to.write_text(text, "utf-8"))
+    write_atomically(run / _CONFIG, lambda to: to.write_text(text, "utf-8"))
+
+
+def _digest(config: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all that config.json says but this."""
+    said = {name: value for name, value in config.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def save_weights(run: Path, weights: "Mapping[str, Tensor]") -> None:
-    """Write model.safetensors, as fp32."""
+    """Write model.safetensors, as fp32, and its hash into config.json.
+
+    Two files cannot be replaced at once, so config.json first names both weights, the
+    old and the new; a crash between any two of these writes leaves a run that loads.
+    """
     from safetensors.torch import save
 
     tensors = {name: tensor.float().contiguous() for name, tensor in weights.items()}
     content = save(tensors)
+    new = hashlib.sha256(content).hexdigest()
+    config = _parsed_config(run)
+    named = [digest for digest in config.get("weights", ()) if digest != new]
+    write_config(run, config | {"weights": [*named, new]})
     write_atomically(run / _WEIGHTS, lambda to: to.write_bytes(content))
+    write_config(run, config | {"weights": [new]})
 
 
 def read_config(run: Path) -> dict[str, Any]:
@@ -98,31 +156,66 @@ def read_config(run: Path) -> dict[str, Any]:
 
     Raises `RunError`, which says what to do.
     """
-    path = run / "config.json"
-    if not path.is_file():
+    config = _parsed_config(run)
+    hashes = config.get("files")
+    if not isinstance(hashes, dict):
+        raise RunError(f"{run / _CONFIG} names no files: train the model again")
+    for name in sorted({*MOST_BYTES, *hashes}):
+        if name not in MOST_BYTES:
+            raise RunError(f"{run / _CONFIG} names a file that no run has: {name!r}")
+        if name in hashes or _is_there(run / name):
+            _check_file(run / name, MOST_BYTES[name], [hashes.get(name)])
+    if config.get("languages", ["en", "ja"]) not in (["en", "ja"], ["ja", "en"]):
+        raise RunError(f"{run / _CONFIG} names languages that this version lacks")
+    return config
+
+
+def _parsed_config(run: Path) -> dict[str, Any]:
+    """Return what config.json says, of a known format and as it was written."""
+    path = run / _CONFIG
+    if not _is_there(path):
         raise RunError(
             f"no model in {run}: train one with `python train.py --out {run}`, or name "
             "another run"
         )
+    _check_size(path, _MOST_CONFIG)
     try:
         config = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path} is not JSON ({error}): train the model again") from None
     found = config.get("format") if isinstance(config, dict) else None
-    if found != FORMAT:
+    if type(found) is not int or found not in {FORMAT, OLDER}:
         raise RunError(
-            f"{path} has format {found!r}; this version reads format {FORMAT}: use the "
-            "version of tiny-enja that wrote it, or train the model again"
+            f"{path} has format {found!r}; this version reads formats {OLDER} and "
+            f"{FORMAT}: use the version of tiny-enja that wrote it, or train the model "
+            "again"
         )
-    hashes = config.get("files")
-    if not isinstance(hashes, dict):
-        raise RunError(f"{path} names no files: train the model again")
-    for name, digest in hashes.items():
-        if Path(name).name != name:
-            raise RunError(f"{path} names a file outside its folder: {name!r}")
-        if not (run / name).is_file() or sha256(run / name) != digest:
-            raise RunError(f"{run / name} is missing or damaged: train the model again")
+    if found != OLDER and config.get("sha256") != _digest(config):
+        raise RunError(f"{path} is damaged or was changed: train the model again")
     return dict(config)
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
+
+
+def _check_size(path: Path, most: int) -> None:
+    """Raise `RunError` unless path is a file of its own folder, and of a sane size."""
+    if path.is_symlink() or not path.is_file():
+        raise RunError(f"{path} is no ordinary file: train the model again")
+    if (size := path.stat().st_size) > most:
+        raise RunError(
+            f"{path} has {size:,} bytes, and at most {most:,} are read: train the "
+            "model again"
+        )
+
+
+def _check_file(path: Path, most: int, digests: list[Any]) -> None:
+    """Raise `RunError` unless a file has a sane size and one of the digests."""
+    if _is_there(path):
+        _check_size(path, most)
+    if not _is_there(path) or sha256(path) not in digests:
+        raise RunError(f"{path} is missing or damaged: train the model again")
 
 
 def load_model(run: Path, device: str = "cpu") -> "Transformer":
@@ -130,29 +223,63 @@ def load_model(run: Path, device: str = "cpu") -> "Transformer":
 
     Raises `RunError` where there is none or it does not fit its config.json.
     """
+    while True:
+        config = read_config(run)
+        try:
+            return _load_model(run, config).to(device).eval()
+        except RunError:
+            # A training may have put another model there since config.json was read.
+            if read_config(run) == config:
+                raise
+
+
+def _load_model(run: Path, config: Mapping[str, Any]) -> "Transformer":
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from model.transformer import Transformer
 
-    config = model_config(read_config(run), run / "config.json")
+    shape = model_config(config, run / _CONFIG)
     path = run / _WEIGHTS
-    if not path.is_file():
+    if not _is_there(path):
         raise RunError(f"{path} is missing: the training has not saved a model yet")
+    # Counted before a model is made: its memory is then no more than the file's size.
+    most = 4 * shape.parameters + _MOST_HEADER
+    _check_size(path, most)
+    digests = config.get("weights")
+    if config["format"] != OLDER:
+        _check_file(path, most, digests if isinstance(digests, list) else [])
     try:
+        _check_header(path, shape.parameters)
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path} is damaged ({error}): train the model again") from None
-    misfit = RunError(f"{path} does not fit config.json: train the model again")
-    # Counted before a model is made: its memory is then no more than the file's size.
-    if sum(tensor.numel() for tensor in weights.values()) != config.parameters:
-        raise misfit
-    model = Transformer(config)
+    if not all(tensor.isfinite().all() for tensor in weights.values()):
+        raise RunError(f"{path} holds numbers that are not finite: train it again")
+    model = Transformer(shape)
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if {name: tensor.shape for name, tensor in weights.items()} != expected:
-        raise misfit
+        raise _misfit(path)
     model.load_state_dict(weights)
-    return model.to(device).eval()
+    return model
+
+
+def _misfit(path: Path) -> RunError:
+    return RunError(f"{path} does not fit config.json: train the model again")
+
+
+def _check_header(path: Path, parameters: int) -> None:
+    """Raise `RunError` unless a weights file has so many numbers, in fp32, alone."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        names = file.keys()  # it is no dictionary: going over it fails
+        slices = [file.get_slice(name) for name in names]
+        found = sum(math.prod(part.get_shape()) for part in slices)
+        dtypes = {part.get_dtype() for part in slices}
+        notes = file.metadata() or {}
+    if found != parameters or dtypes != {"F32"} or len(notes) > 1:
+        raise _misfit(path)
 
 
 def model_config(config: Mapping[str, Any], path: Path) -> ModelConfig:
@@ -185,12 +312,26 @@ def save_state(run: Path, state: Mapping[str, Any]) -> None:
     import torch
 
     latest = run / _STATE
+
+    def write(to: Path) -> None:
+        with to.open("wb") as file:  # given a path, torch hides why a write failed
+            torch.save(dict(state), file)
+
     if latest.is_file():
-        # A second name, not a rename: at every moment a whole state has the first name.
-        previous = run / _PREVIOUS
-        previous.unlink(missing_ok=True)
+        _keep_previous(latest, run / _PREVIOUS)
+    write_atomically(latest, write)
+
+
+def _keep_previous(latest: Path, previous: Path) -> None:
+    """Give the latest state a second name: at every moment one is whole by its first.
+
+    Some file systems, such as those of USB sticks, know no second names.
+    """
+    previous.unlink(missing_ok=True)
+    try:
         previous.hardlink_to(latest)
-    write_atomically(latest, lambda to: torch.save(dict(state), to))
+    except OSError:
+        write_atomically(previous, lambda to: shutil.copyfile(latest, to))
 
 
 def load_state(run: Path) -> tuple[dict[str, Any], bool]:
@@ -203,6 +344,9 @@ def load_state(run: Path) -> tuple[dict[str, Any], bool]:
     for name in (_STATE, _PREVIOUS):
         try:
             with zipfile.ZipFile(run / name) as archive:
+                # Packed, a small file could ask for all memory; torch packs nothing.
+                if any(entry.compress_type for entry in archive.infolist()):
+                    continue
                 if archive.testzip() is not None:  # torch looks at no checksum
                     continue
             state = torch.load(run / name, map_location="cpu", weights_only=True)

@@ -39,6 +39,13 @@ class ModelConfig:
                 raise ValueError(
                     f"{name} is {value!r}: give a whole number from 1 to {limit}"
                 )
+        numbers = self.parameters + self.max_length * self.width
+        if numbers > _MOST_NUMBERS:
+            raise ValueError(
+                f"a model of this shape has {numbers:,} numbers, and at most "
+                f"{_MOST_NUMBERS:,} are allowed: lower the width {self.width}, the "
+                "layers or the vocabulary"
+            )
         if self.width % self.heads:
             raise ValueError(
                 f"heads is {self.heads}, which does not divide the width {self.width}: "
@@ -75,7 +82,8 @@ class ModelConfig:
         )
 
 
-# A stranger's config must not be able to ask for all memory.
+# A stranger's config must not be able to ask for all memory: 1 GB of it at most.
+_MOST_NUMBERS = 250_000_000
 _LIMITS = {
     "source_vocabulary": 1_000_000,
     "target_vocabulary": 1_000_000,

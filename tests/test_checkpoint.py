@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from sealing import change_config
 
+import train
+from model import checkpoint
 from model.checkpoint import (
     RunError,
     load_model,
@@ -33,26 +36,22 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
     return shutil.copytree(tiny_run, tmp_path / "run")
 
 
-def _change(run: Path, **fields: Any) -> None:
-    path = run / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | fields), "utf-8")
-
-
 def test_what_a_run_directory_holds(tiny_run: Path) -> None:
     names = {path.name for path in tiny_run.iterdir()}
     assert names == {
-        "README.md", "attention.html", "config.json", "metrics.jsonl",
+        ".lock", "README.md", "attention.html", "config.json", "metrics.jsonl",
         "model.safetensors", "source.spm", "source_words.txt", "target.spm",
         "training_state.pt", "training_state.previous.pt",
     }  # fmt: skip
     config = json.loads((tiny_run / "config.json").read_text("utf-8"))
-    assert config["format"] == 1
+    assert config["format"] == 2
     assert config["languages"] == ["en", "ja"] and config["seed"] == 1
     assert config["command"].startswith("python train.py --corpus ")
     assert set(config["versions"]) >= {"torch", "sentencepiece", "datasets"}
     for name, digest in config["files"].items():
         assert sha256(tiny_run / name) == digest
-    assert {"source.spm", "target.spm"} <= set(config["files"])
+    assert set(config["files"]) == {"source.spm", "source_words.txt", "target.spm"}
+    assert config["weights"] == [sha256(tiny_run / "model.safetensors")]
     for path, digest in config["corpora"].items():
         assert sha256(Path(path)) == digest
 
@@ -70,21 +69,21 @@ def test_the_weights_file(tiny_run: Path) -> None:
         assert torch.equal(parameter, weights[name])
 
 
-def test_equal_weights_give_equal_bytes(tiny_run: Path, tmp_path: Path) -> None:
+def test_equal_weights_give_equal_bytes(tiny_run: Path, run: Path) -> None:
     weights = load_file(tiny_run / "model.safetensors")
-    save_weights(tmp_path, dict(reversed(weights.items())))
-    first = (tmp_path / "model.safetensors").read_bytes()
-    save_weights(tmp_path, {k: v.double().float() for k, v in weights.items()})
-    assert (tmp_path / "model.safetensors").read_bytes() == first
+    save_weights(run, dict(reversed(weights.items())))
+    first = (run / "model.safetensors").read_bytes()
+    save_weights(run, {k: v.double().float() for k, v in weights.items()})
+    assert (run / "model.safetensors").read_bytes() == first
     assert first == (tiny_run / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("found", [2, 0, "1", None, [1]])
+@pytest.mark.parametrize("found", [3, 0, "1", None, [1], True])
 def test_an_unknown_format_is_refused_by_name(run: Path, found: object) -> None:
-    _change(run, format=found)
+    change_config(run, format=found)
     with pytest.raises(RunError) as caught:
         Translator.load(run)
-    assert f"format {found!r}" in str(caught.value) and "format 1" in str(caught.value)
+    assert f"format {found!r}; this version reads formats 1 and 2" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_a_config_that_is_none_is_refused(run: Path, content: bytes) -> None:
 def test_a_config_with_other_content_is_refused(
     run: Path, fields: dict[str, Any]
 ) -> None:
-    _change(run, **fields)
+    change_config(run, **fields)
     with pytest.raises(RunError):
         Translator.load(run)
 
@@ -133,11 +132,14 @@ def test_a_shape_that_makes_no_model_is_refused(
 
 def test_a_shape_that_the_weights_do_not_have_is_refused(run: Path) -> None:
     shape = read_config(run)["model"]
-    # The larger one must be refused before its terabytes are asked for.
-    for change in ({"width": 64}, {"width": 16_384, "encoder_layers": 128}):
-        _change(run, model=shape | change)
+    for change in ({"width": 64}, {"encoder_layers": 1, "decoder_layers": 3}):
+        change_config(run, model=shape | change)
         with pytest.raises(RunError, match="does not fit config.json"):
             load_model(run)
+    # Refused before its terabytes are asked for.
+    change_config(run, model=shape | {"width": 16_384, "encoder_layers": 128})
+    with pytest.raises(RunError, match="numbers, and at most 250,000,000 are allowed"):
+        load_model(run)
 
 
 @pytest.mark.parametrize("name", ["source.spm", "target.spm", "source_words.txt"])
@@ -178,6 +180,75 @@ def test_a_run_without_weights_yet(run: Path) -> None:
     (run / "model.safetensors").unlink()
     with pytest.raises(RunError, match="the training has not saved a model yet"):
         Translator.load(run)
+
+
+@pytest.mark.parametrize("write", [1, 2, 3])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_crash_while_the_model_is_replaced_leaves_one_of_both(
+    run: Path, monkeypatch: pytest.MonkeyPatch, write: int, moment: str
+) -> None:
+    """config.json, the model, config.json: three renames, a crash beside each."""
+    old = load_file(run / "model.safetensors")
+    new = {name: tensor + 1 for name, tensor in old.items()}
+    rename, renames = Path.replace, []
+
+    def crash(path: Path, to: Path) -> Path:
+        renames.append(to.name)
+        if len(renames) == write and moment == "before":
+            raise KeyboardInterrupt
+        rename(path, to)
+        if len(renames) == write:
+            raise KeyboardInterrupt
+        return to
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            save_weights(run, new)
+    order = ["config.json", "model.safetensors", "config.json"]
+    assert renames == order[:write]
+    is_new = write + (moment == "after") > 2
+    found = dict(load_model(run).named_parameters())
+    for name, tensor in (new if is_new else old).items():
+        assert torch.equal(found[name], tensor)
+    save_weights(run, new)  # what a resumed training does
+    weights = json.loads((run / "config.json").read_text("utf-8"))["weights"]
+    assert weights == [sha256(run / "model.safetensors")]
+
+
+def test_a_model_that_is_replaced_while_it_is_read(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where translate.py starts in the middle of a training."""
+    new = {k: v + 1 for k, v in load_file(run / "model.safetensors").items()}
+    read = checkpoint.read_config
+    calls: list[Path] = []
+
+    def read_then_replaced(folder: Path) -> dict[str, Any]:
+        config = read(folder)
+        if not calls:
+            save_weights(folder, new)
+        calls.append(folder)
+        return config
+
+    monkeypatch.setattr(checkpoint, "read_config", read_then_replaced)
+    found = dict(load_model(run).named_parameters())
+    assert all(torch.equal(found[name], tensor) for name, tensor in new.items())
+
+
+def test_a_run_of_format_1_is_read_and_never_gone_on_with(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run / "config.json"
+    config = json.loads(path.read_text("utf-8")) | {"format": 1}
+    del config["sha256"], config["weights"]
+    path.write_text(json.dumps(config), "utf-8")
+    [[best]] = Translator.load(run).translate(["I drink tea."])
+    assert best.text == "私はお茶を飲みます。"
+    (run / "README.md").unlink()
+    assert train.main(["--resume", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "was not started by this version of train.py: start anew" in said
 
 
 # ----------------------------------------------------------------- the training's state

@@ -576,7 +576,7 @@ def test_a_model_that_finds_no_end(
         (["--evaluate", "none.tsv"], "none.tsv: No such file"),
         (["--evaluate", "two.txt"], "two.txt, line 1: no tab"),
         (["--model", "none", "x"], "train one with `python train.py --out none`"),
-        (["--model", "future", "x"], "future/config.json has format 2; this version"),
+        (["--model", "future", "x"], "future/config.json has format 3; this version"),
         (["\udcff"], "not UTF-8"),
     ],
 )  # fmt: skip
@@ -588,7 +588,7 @@ def test_what_translate_refuses(
     _write(tmp_path, "two.txt", f"{BIRD}\nI sing.\n")
     _write(tmp_path, "jis.txt", b"a\n" + "犬\n".encode("shift_jis"))
     (tmp_path / "future").mkdir()
-    _write(tmp_path, "future/config.json", '{"format": 2}')
+    _write(tmp_path, "future/config.json", '{"format": 3}')
     argv = [*(["--model", tiny_run] if "--model" not in flags else []), *flags]
     assert message in _refused(translate.main, argv, capsys, tmp_path)
 
