@@ -1,8 +1,11 @@
 """Train a translation model on pairs of sentences."""
 
 import copy
+import glob
+import hashlib
 import json
 import math
+import os
 import shlex
 import shutil
 import signal
@@ -10,8 +13,8 @@ import sys
 import time
 from argparse import ArgumentError, ArgumentParser
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -32,15 +35,20 @@ from data.tokenizer import PADDING, Tokenizer
 from explain.glossary import write_glossary
 from explain.starter import alignment_scores, score_tests
 from model.checkpoint import (
+    MOST_BYTES,
+    OLDER,
     RunError,
     drop_latest_state,
     load_model,
     load_state,
+    lock_run,
     model_config,
     read_config,
+    remove_leftovers,
     save_config,
     save_state,
     save_weights,
+    sync,
     write_atomically,
 )
 from model.command import INTERRUPTED, check_device, parse, run
@@ -194,6 +202,8 @@ class Training:
     """When it would have begun, by `time.perf_counter`, had it not been interrupted."""
     best: dict[str, Any] = field(default_factory=dict)
     """Of the best validation so far: its step, its scores, and the weights."""
+    made_of: dict[str, Any] = field(default_factory=dict)
+    """What must be the same for the training to go on (see `_made_of`)."""
 
     @property
     def folder(self) -> Path:
@@ -220,13 +230,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
     tune_memory()
-    if arguments.resume is None:
-        training = _begin(arguments, argv)
-    elif sum(word.startswith("--") for word in argv) > 1:
-        raise ValueError("--resume takes no other flag: the run keeps its own")
-    else:
-        training = _go_on(arguments.resume)
-    release_freed_memory()
+    with ExitStack() as held:
+        if arguments.resume is None:
+            training = _begin(arguments, argv, held)
+        elif sum(word.startswith("--") for word in argv) > 1:
+            raise ValueError("--resume takes no other flag: the run keeps its own")
+        else:
+            training = _go_on(arguments.resume, held)
+        release_freed_memory()
+        with _failed_writes_explained(training.folder):
+            return _run(training)
+
+
+def _run(training: Training) -> int:
+    """Run what is left of a training, and return the exit code."""
     with training.bar, _stop_request() as stop:
         finished = _train(training, stop)
     if not finished:
@@ -238,6 +255,22 @@ def _main(argv: list[str]) -> int:
         return INTERRUPTED
     _finish(training)
     return 0
+
+
+@contextmanager
+def _failed_writes_explained(folder: Path) -> Iterator[None]:
+    """Say of a write that failed what is safe and what to do."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if not folder.is_dir():
+            raise RunError(f"{folder} was deleted while training: start anew") from None
+        raise RunError(
+            f"{error.filename or folder}: {error.strerror or error}; the last save is "
+            f"whole: mend this, then python train.py --resume {folder}"
+        ) from None
 
 
 def parse_arguments(argv: list[str]) -> Arguments:
@@ -254,8 +287,11 @@ def parse_arguments(argv: list[str]) -> Arguments:
     return parse(Arguments, argv, "train.py", default=default)
 
 
-def _begin(arguments: Arguments, argv: list[str]) -> Training:
-    """Prepare a new run directory up to its first step."""
+def _begin(arguments: Arguments, argv: list[str], held: ExitStack) -> Training:
+    """Prepare a new run directory up to its first step; `held` keeps its lock.
+
+    It is made beside, and gets its name with its first save in it.
+    """
     folder = arguments.out
     if arguments.init is not None:
         languages = read_config(arguments.init).get("languages")
@@ -263,79 +299,221 @@ def _begin(arguments: Arguments, argv: list[str]) -> Training:
             raise ValueError(
                 f"{arguments.init} translates {languages}: give --direction"
             )
-    if folder.exists() and not arguments.overwrite:
-        raise RunError(f"{folder} is there already: give --overwrite or another --out")
-    if (
-        arguments.overwrite
-        and folder.exists()
-        and not (folder / "config.json").is_file()
-    ):
-        raise RunError(
-            f"{folder} is no run directory: not overwritten; give another --out"
-        )
+    _check_out(arguments, held)
+    beside = _folder_beside(folder.resolve(), held)
     material = _prepare(arguments, arguments.init)
     model = _new_model(arguments, material)
     precision, steps = _plan(arguments, material, model)
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
     for tokenizer in (material.source, material.target):
-        (folder / f"{tokenizer.side}.spm").write_bytes(tokenizer.model)
-    _write_words(arguments, material)
+        (beside / f"{tokenizer.side}.spm").write_bytes(tokenizer.model)
+    _write_words(arguments, material, beside)
     about = _about(arguments, argv, precision, steps)
-    save_config(folder, model.config, about)
+    save_config(beside, model.config, about)
+    for path in beside.iterdir():
+        sync(path)
     torch.manual_seed(arguments.seed)
     state = TrainingState(model, arguments.recipe, precision)
-    training = Training(arguments, material, state, steps, _bar(steps))
+    made = replace(arguments, out=beside)
+    training = Training(made, material, state, steps, _bar(steps))
+    training.made_of = _made_of(arguments, material, model.config)
     _save(training)
+    _put_in_place(beside, folder.resolve())
+    training.arguments = arguments
     return training
 
 
-def _write_words(arguments: Arguments, material: Material) -> None:
+def _check_out(arguments: Arguments, held: ExitStack) -> None:
+    """Raise `RunError` unless --out is free or may be overwritten; then lock it."""
+    folder = arguments.out
+    if not folder.exists():
+        return
+    if not arguments.overwrite:
+        raise RunError(f"{folder} is there already: give --overwrite or another --out")
+    if not (folder / "config.json").is_file():
+        raise RunError(
+            f"{folder} is no run directory: not overwritten; give another --out"
+        )
+    held.callback(lock_run(folder).release)
+
+
+def _folder_beside(folder: Path, held: ExitStack) -> Path:
+    """Make, beside folder, the one that will take its name; leave nothing on failure.
+
+    What trainings that were killed have left there is removed.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):
+        try:
+            lock = lock_run(left)
+        except RunError:
+            raise RunError(
+                f"another training prepares {folder}: give another --out"
+            ) from None
+        shutil.rmtree(left)
+        lock.release()
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    beside.mkdir()
+    held.callback(shutil.rmtree, beside, ignore_errors=True)
+    held.callback(lock_run(beside).release)
+    return beside
+
+
+def _put_in_place(beside: Path, folder: Path) -> None:
+    """Give a new run directory its name; the run that had it goes, if there is one."""
+    old = beside.with_suffix(".old.tmp")
+    if folder.exists():
+        folder.rename(old)
+    beside.rename(folder)
+    sync(folder.parent)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def _write_words(arguments: Arguments, material: Material, folder: Path) -> None:
     """Write which words were seen, and what the known target words mean.
 
     A fine-tuned model has also seen the words of the run that it started from.
     """
-    folder, before = arguments.out, arguments.init
+    before = arguments.init
     words = set(material.source_words)
     if before is not None and (before / "source_words.txt").is_file():
         words.update(read_file(before / "source_words.txt"))
-    text = "".join(f"{word}\n" for word in sorted(words))
-    (folder / "source_words.txt").write_text(text, "utf-8")
+    text = "".join(f"{word}\n" for word in sorted(words)).encode()
+    if len(text) <= MOST_BYTES["source_words.txt"]:
+        (folder / "source_words.txt").write_bytes(text)
+    else:
+        print("too many words to list: none will be named as not seen in training")
     if material.starter is not None:
         write_glossary(folder / "glossary.tsv", material.starter.glossary)
     elif before is not None and (before / "glossary.tsv").is_file():
         shutil.copy(before / "glossary.tsv", folder)
 
 
-def _go_on(folder: Path) -> Training:
-    """Return an interrupted training as it was at its last save."""
+def _go_on(folder: Path, held: ExitStack) -> Training:
+    """Return an interrupted training as it was at its last save, and hold its lock.
+
+    Nothing is written before it is clear that the training can go on.
+    """
     config = read_config(folder)
+    held.callback(lock_run(folder).release)
     saved, is_previous = load_state(folder)
+    if (folder / "README.md").is_file():  # what a training writes last
+        raise ValueError(f"{folder} is finished: nothing is left to do")
+    arguments = replace(_saved_arguments(config, folder), out=folder)
+    _check_corpora(config, arguments)
+    material = _prepare(arguments, folder)
+    shape = model_config(config, folder / "config.json")
+    made_of = _made_of(arguments, material, shape)
+    _check_unchanged(folder, saved, made_of)
+    model = Transformer(shape).to(arguments.device)
+    state = TrainingState(model, arguments.recipe, saved["state"]["precision"])
+    state.load_state_dict(saved["state"])
+    _say_what_differs(config)
     if is_previous:
         drop_latest_state(folder)
         print(f"The last save in {folder} is damaged; going on from the one before it.")
-    arguments = replace(parse_arguments(config["argv"]), out=folder)
-    if (folder / "README.md").is_file():  # what a training writes last
-        raise ValueError(f"{folder} is finished: nothing is left to do")
-    for name, digest in _corpus_hashes(arguments).items():
-        if config["corpora"].get(name) != digest:
-            raise ValueError(
-                f"{name} has changed since {folder} was started: start anew"
-            )
-    material = _prepare(arguments, folder)
-    model = Transformer(model_config(config, folder / "config.json"))
-    model.to(arguments.device)
-    state = TrainingState(model, arguments.recipe, saved["state"]["precision"])
-    state.load_state_dict(saved["state"])
-    steps = saved["steps"]
+    remove_leftovers(folder)
     _cut_metrics(folder, state.step)
+    steps = saved["steps"]
     training = Training(arguments, material, state, steps, _bar(steps, state.step))
     training.began = time.perf_counter() - saved["seconds"]
-    training.best = saved["best"]
+    training.best, training.made_of = saved["best"], made_of
     if training.best:
         save_weights(folder, training.best["weights"])
     return training
+
+
+def _saved_arguments(config: dict[str, Any], folder: Path) -> Arguments:
+    """Return the arguments that a run was started with.
+
+    config.json might be a stranger's: only flags of a training are parsed, none that
+    the library of flags brings.
+    """
+    argv = config.get("argv")
+    known = {f"--{flag.name}" for kind in (Arguments, Shape, Recipe)
+             for flag in fields(kind)}  # fmt: skip
+    if (
+        config["format"] == OLDER
+        or not isinstance(argv, list)
+        or not all(isinstance(word, str) for word in argv)
+        or not all(
+            word.split("=")[0].replace("-", "_").replace("__", "--", 1) in known
+            for word in argv
+            if word.startswith("--") or word == "-h"
+        )
+    ):
+        raise RunError(
+            f"{folder} was not started by this version of train.py: start anew"
+        )
+    return parse_arguments(argv)
+
+
+def _check_corpora(config: dict[str, Any], arguments: Arguments) -> None:
+    """Raise `ValueError` unless the corpora are those that the training began with.
+
+    Their hashes are compared before anything is read, so that the run of a stranger
+    can make this read no file whose content the stranger did not know.
+    """
+    hashes = config.get("corpora")
+    for name, digest in _corpus_hashes(arguments).items():
+        if not isinstance(hashes, dict) or hashes.get(name) != digest:
+            raise ValueError(
+                f"{name} has changed since {arguments.out} was started: start anew"
+            )
+
+
+def _made_of(
+    arguments: Arguments, material: Material, shape: ModelConfig
+) -> dict[str, Any]:
+    """Return, by name, what must be the same for a training to go on."""
+
+    def digest(pairs: Sequence[Pair]) -> str:
+        lines = (f"{source}\t{target}\n" for source, target in pairs)
+        found = hashlib.sha256()
+        for line in lines:
+            found.update(line.encode())
+        return found.hexdigest()
+
+    sides = (material.source, material.target)
+    return {
+        **asdict(shape),
+        **asdict(arguments.recipe),
+        **{
+            f"{side.side}.spm": hashlib.sha256(side.model).hexdigest() for side in sides
+        },
+        "seed": arguments.seed,
+        "validations": arguments.validations,
+        "the training sentences": digest(material.pairs),
+        "the dev sentences": digest(material.dev),
+    }
+
+
+def _check_unchanged(
+    folder: Path, saved: dict[str, Any], made_of: dict[str, Any]
+) -> None:
+    """Raise `RunError` unless a saved training was made of the same; name what not."""
+    before = saved.get("made_of")
+    if not isinstance(before, dict):
+        raise RunError(f"{folder} was saved by another version: start anew")
+    names = dict.fromkeys([*before, *made_of])
+    changed = [name for name in names if before.get(name) != made_of.get(name)]
+    if changed:
+        raise RunError(
+            f"{' and '.join(changed)} changed since {folder} was started: start anew"
+        )
+
+
+def _say_what_differs(config: dict[str, Any]) -> None:
+    """Say where the last bits of a resumed training may differ, and why."""
+    versions = config.get("versions")
+    then = versions.get("torch") if isinstance(versions, dict) else None
+    began, now = ((config.get("threads"), then),
+                  (torch.get_num_threads(), version("torch")))  # fmt: skip
+    if began != now:
+        print(
+            "This training began on {} threads with torch {}, and goes on with {} and "
+            "{}: the last bits of its numbers may differ.".format(*began, *now)
+        )
 
 
 def _prepare(arguments: Arguments, tokenizers_from: Path | None) -> Material:
@@ -563,19 +741,25 @@ def _record(training: Training, **figures: Any) -> None:
 def _cut_metrics(folder: Path, step: int) -> None:
     """Forget what was recorded after a step: it will be done again."""
     path = folder / "metrics.jsonl"
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    kept = [
-        line
-        for line in lines
-        if line.endswith("}")
-        and json.loads(line)["step"] <= step
-        and "event" not in json.loads(line)
-    ]
-    text = "".join(line + "\n" for line in kept)
-    write_atomically(path, lambda to: to.write_text(text, "utf-8"))
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    kept = [line for line in lines if _recorded_by(line, step)]
+    content = b"".join(line + b"\n" for line in kept)
+    write_atomically(path, lambda to: to.write_bytes(content))
+
+
+def _recorded_by(line: bytes, step: int) -> bool:
+    """Tell whether a line is whole and a record from no later than a step."""
+    try:
+        found = json.loads(line)
+        return bool(found["step"] <= step and "event" not in found)
+    except (ValueError, TypeError, KeyError):  # half a line, after a crash
+        return False
 
 
 def _save(training: Training) -> None:
+    metrics = training.folder / "metrics.jsonl"
+    if metrics.exists():  # what was recorded until now must outlast this save
+        sync(metrics)
     save_state(
         training.folder,
         {
@@ -584,6 +768,7 @@ def _save(training: Training) -> None:
             "seconds": time.perf_counter() - training.began,
             "state": training.state.state_dict(),
             "best": training.best,
+            "made_of": training.made_of,
         },
     )
 

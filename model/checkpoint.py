@@ -314,11 +314,14 @@ def save_state(run: Path, state: Mapping[str, Any]) -> None:
     latest = run / _STATE
 
     def write(to: Path) -> None:
-        with to.open("wb") as file:  # given a path, torch hides why a write failed
-            torch.save(dict(state), file)
+        with to.open("wb") as file:
+            try:
+                torch.save(dict(state), file)
+            except RuntimeError as error:  # torch's, in place of the system's
+                raise error.__context__ or error from None
+        if latest.is_file():  # not before the new one is whole
+            _keep_previous(latest, run / _PREVIOUS)
 
-    if latest.is_file():
-        _keep_previous(latest, run / _PREVIOUS)
     write_atomically(latest, write)
 
 

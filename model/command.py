@@ -5,6 +5,7 @@ that can be run with `python -m`, call this.
 """
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -17,6 +18,11 @@ import tyro
 
 T = TypeVar("T")
 BAD_INPUT, INTERRUPTED = 2, 130
+_REMEDIES = {
+    errno.ENOSPC: ": make room on that disk",
+    errno.EDQUOT: ": make room on that disk",
+    errno.EROFS: ": name a folder that can be written to",
+}
 
 
 def parse(
@@ -85,7 +91,8 @@ def run(main: Callable[[], int | None], program: str) -> int:
         return INTERRUPTED
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        print(f"{program}: {where}{error.strerror or error}{remedy}", file=sys.stderr)
     except ValueError as error:
         print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
     return BAD_INPUT

@@ -88,7 +88,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _assert_equal_runs(run: Path, whole: Path) -> None:
+def assert_equal_runs(run: Path, whole: Path) -> None:
     assert _metrics(run) == _metrics(whole)
     weights = [(r / "model.safetensors").read_bytes() for r in (run, whole)]
     assert weights[0] == weights[1]
@@ -115,7 +115,7 @@ def test_stopped_and_resumed_equals_uninterrupted(stopped: Path, whole: Path) ->
     assert load_state(stopped)[0]["step"] == 60
     assert _metrics(stopped) == _metrics(whole)[: len(_metrics(stopped))]
     assert train.main(["--resume", str(stopped)]) == 0
-    _assert_equal_runs(stopped, whole)
+    assert_equal_runs(stopped, whole)
 
 
 def test_a_run_may_be_stopped_often_and_moved(stopped: Path, whole: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_run_may_be_stopped_often_and_moved(stopped: Path, whole: Path) -> Non
     with signals_at({99: (signal.SIGINT,)}):
         assert train.main(["--resume", str(moved)]) == 130
     assert train.main(["--resume", str(moved)]) == 0
-    _assert_equal_runs(moved, whole)
+    assert_equal_runs(moved, whole)
 
 
 def test_a_damaged_last_save_costs_its_steps_alone(
@@ -140,7 +140,7 @@ def test_a_damaged_last_save_costs_its_steps_alone(
     assert (
         f"The last save in {stopped} is damaged; going on from the one before" in said
     )
-    _assert_equal_runs(stopped, whole)
+    assert_equal_runs(stopped, whole)
 
 
 def test_records_of_steps_that_were_lost_are_done_again(
@@ -155,7 +155,7 @@ def test_records_of_steps_that_were_lost_are_done_again(
         assert train.main(["--resume", str(stopped)]) == 130
     assert (stopped / "model.safetensors").read_bytes() == best
     assert train.main(["--resume", str(stopped)]) == 0
-    _assert_equal_runs(stopped, whole)
+    assert_equal_runs(stopped, whole)
 
 
 def test_a_second_signal_insists(
@@ -167,7 +167,7 @@ def test_a_second_signal_insists(
         assert train.main(argv) == 130
     assert load_state(out)[0]["step"] == 25  # of the last validation
     assert train.main(["--resume", str(out)]) == 0
-    _assert_equal_runs(out, whole)
+    assert_equal_runs(out, whole)
 
 
 def _refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
