@@ -197,7 +197,8 @@ class Training:
     material: Material
     state: TrainingState
     steps: int
-    bar: "tqdm[Any]"
+    bar: "tqdm[Any]" = field(init=False)
+    """Begins with the steps."""
     began: float = BEGAN
     """When it would have begun, by `time.perf_counter`, had it not been interrupted."""
     best: dict[str, Any] = field(default_factory=dict)
@@ -244,6 +245,7 @@ def _main(argv: list[str]) -> int:
 
 def _run(training: Training) -> int:
     """Run what is left of a training, and return the exit code."""
+    training.bar = _bar(training.steps, training.state.step)
     with training.bar, _stop_request() as stop:
         finished = _train(training, stop)
     if not finished:
@@ -314,7 +316,7 @@ def _begin(arguments: Arguments, argv: list[str], held: ExitStack) -> Training:
     torch.manual_seed(arguments.seed)
     state = TrainingState(model, arguments.recipe, precision)
     made = replace(arguments, out=beside)
-    training = Training(made, material, state, steps, _bar(steps))
+    training = Training(made, material, state, steps)
     training.made_of = _made_of(arguments, material, model.config)
     _save(training)
     _put_in_place(beside, folder.resolve())
@@ -415,7 +417,7 @@ def _go_on(folder: Path, held: ExitStack) -> Training:
     remove_leftovers(folder)
     _cut_metrics(folder, state.step)
     steps = saved["steps"]
-    training = Training(arguments, material, state, steps, _bar(steps, state.step))
+    training = Training(arguments, material, state, steps)
     training.began = time.perf_counter() - saved["seconds"]
     training.best, training.made_of = saved["best"], made_of
     if training.best:
