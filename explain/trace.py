@@ -199,7 +199,27 @@ def recompute_weights(found: AttentionMap) -> NDArray[np.float64]:
     return result
 
 
+def _check_shapes(found: AttentionMap, name: str) -> None:
+    """Raise `TraceError` unless a map's values have the shapes of `AttentionMap`."""
+    H, rows, columns = found.weights.shape
+    K = found.values["q"].shape[-1] if found.values["q"].ndim else 0
+    by_row, by_column = (rows, H * K), (columns, H * K)
+    shapes = {
+        "input": by_row, "normalised": by_row, "output": by_row, "memory": by_column,
+        "q": (H, rows, K), "k": (H, columns, K), "v": (H, columns, K),
+        "scores": (H, rows, columns), "scaled": (H, rows, columns),
+        "context": (H, rows, K),
+    }  # fmt: skip
+    for value, array in found.values.items():
+        if array.shape != shapes.get(value) or not np.isfinite(array).all():
+            raise TraceError(
+                f"{value} of the {name} has shape {array.shape}, not "
+                f"{shapes.get(value)}, or a number that is not finite"
+            )
+
+
 def _check_values(found: AttentionMap, weights: NDArray[np.float64], name: str) -> None:
+    _check_shapes(found, name)
     if np.abs(recompute_weights(found) - weights).max() > TOLERANCE:
         raise TraceError(f"the weights of the {name} do not follow from its q and k")
     context = weights @ found.values["v"].astype(np.float64)

@@ -24,7 +24,7 @@ from explain.alignment import (
     target_words,
     word_matrix,
 )
-from explain.files import to_json
+from explain.files import read, to_json
 from explain.glossary import Entry
 from explain.page import (
     BUDGET,
@@ -599,6 +599,35 @@ def test_case_22_hostile_tokens_show_literally(
     assert page.locator("b:not(.part b), i, img").count() == 0
     page.keyboard.press("ArrowRight")
     assert chosen(page, "cross", "row") == ["&", '"']
+
+
+def test_the_page_of_a_strangers_trace_runs_no_script(
+    open_page: Opened, model: Transformer, tmp_path: Path
+) -> None:
+    """A file with markup and script in every text that it holds, keys included."""
+    attacks = (
+        "</script><script>hacked=1</script>",
+        "<img src=x onerror=hacked=1>",
+        "<svg onload=hacked=1>",
+        "javascript:hacked=1",
+        "'\"><iframe srcdoc='<script>parent.hacked=1</script>'>",
+    )
+    data = json.loads(json.dumps(to_json(make_trace(model, attacks, attacks))))
+    data["model"]["name"] = data["model"]["weights_sha256"] = attacks[0]
+    data["model"]["config"] |= {attack: attack for attack in attacks}
+    data["source"]["text"] = data["target"]["text"] = " ".join(attacks)
+    path = tmp_path / "stranger.json"
+    path.write_text(json.dumps(data), "utf-8")
+    [trace] = read(path)
+    glossary = {attack: Entry(attack, attack) for attack in attacks}
+    page = open_page(render([PageEntry(trace, glossary)]))
+    for figure in ("Lines", "Matrix"):
+        page.get_by_role("button", name=figure).click()
+    page.keyboard.press("ArrowRight")
+    assert attacks[0] in page.inner_text("#maps")
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert page.locator("script").count() == 3
+    assert page.locator("img, iframe, svg[onload], a[href^=javascript]").count() == 0
 
 
 def test_case_23_equal_tokens_stay_distinct(
