@@ -80,7 +80,12 @@ def sync(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal.
+
+    Raises `RunError` for what is no file and might have no end (/dev/zero, a pipe).
+    """
+    if path.exists() and not path.is_file():
+        raise RunError(f"{path} is no ordinary file: give one")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,0 +1,42 @@
+"""A long training needs no more memory at its end than at its beginning."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FLAGS = ("--steps=2000", "--validations=5", "--width=64", "--feed-forward=128")
+WATCHED = """
+import json, sys, torch, train
+from pathlib import Path
+from model.training import TrainingState
+torch.set_num_threads(1)
+step, sizes = TrainingState.train_step, []
+def watched(*values):
+    sizes.append(int(Path("/proc/self/statm").read_text("utf-8").split()[1]))
+    return step(*values)
+TrainingState.train_step = watched
+code = train.main(sys.argv[2:])
+Path(sys.argv[1]).write_text(json.dumps(sizes[-2000:]), "utf-8")
+sys.exit(code)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="no /proc here")
+def test_memory_stays_over_2000_steps(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WATCHED, str(tmp_path / "sizes.json"), *FLAGS]
+    subprocess.run([*command, "--out", str(tmp_path / "run")], cwd=ROOT, check=True,
+                   env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    pages = json.loads((tmp_path / "sizes.json").read_text("utf-8"))
+    assert len(pages) == 2_000
+    # Between the first and the second validation, and between the last two.
+    early, late = max(pages[400:800]), max(pages[1_600:])
+    page = os.sysconf("SC_PAGE_SIZE")
+    print(f"memory: {early * page / 1e6:,.0f} MB after the first validation, "
+          f"{late * page / 1e6:,.0f} MB after the fourth")  # fmt: skip
+    assert late < 1.05 * early
