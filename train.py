@@ -13,7 +13,7 @@ import sys
 import time
 from argparse import ArgumentError, ArgumentParser
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from itertools import islice
@@ -53,6 +53,7 @@ from model.checkpoint import (
 )
 from model.command import INTERRUPTED, check_device, parse, run
 from model.config import ModelConfig
+from model.distributed import Processes, is_restart, start_processes
 from model.search import TorchEngine
 from model.training import (
     Diverged,
@@ -207,6 +208,10 @@ class Training:
     """What must be the same for the training to go on (see `_made_of`)."""
 
     @property
+    def processes(self) -> Processes:
+        return self.state.processes
+
+    @property
     def folder(self) -> Path:
         return self.arguments.out
 
@@ -232,12 +237,18 @@ def _main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
     tune_memory()
     with ExitStack() as held:
-        if arguments.resume is None:
-            training = _begin(arguments, argv, held)
-        elif sum(word.startswith("--") for word in argv) > 1:
-            raise ValueError("--resume takes no other flag: the run keeps its own")
+        processes = start_processes()
+        if not processes.is_first:
+            nowhere = held.enter_context(Path(os.devnull).open("w"))
+            held.enter_context(redirect_stdout(nowhere))
+        if arguments.resume is not None:
+            if sum(word.startswith("--") for word in argv) > 1:
+                raise ValueError("--resume takes no other flag: the run keeps its own")
+            training = _go_on(arguments.resume, held, processes)
+        elif is_restart() and _was_begun(arguments.out, argv):
+            training = _go_on(arguments.out, held, processes)
         else:
-            training = _go_on(arguments.resume, held)
+            training = _begin(arguments, argv, held, processes)
         release_freed_memory()
         with _failed_writes_explained(training.folder):
             return _run(training)
@@ -245,9 +256,13 @@ def _main(argv: list[str]) -> int:
 
 def _run(training: Training) -> int:
     """Run what is left of a training, and return the exit code."""
-    training.bar = _bar(training.steps, training.state.step)
+    first, done = training.processes.is_first, training.state.step
+    training.bar = tqdm(total=training.steps, initial=done, unit="step",
+                        dynamic_ncols=True, disable=not first)  # fmt: skip
     with training.bar, _stop_request() as stop:
         finished = _train(training, stop)
+    if not first:
+        return 0 if finished else INTERRUPTED
     if not finished:
         done = f"{training.state.step:,} of {training.steps:,} steps"
         print(
@@ -289,39 +304,56 @@ def parse_arguments(argv: list[str]) -> Arguments:
     return parse(Arguments, argv, "train.py", default=default)
 
 
-def _begin(arguments: Arguments, argv: list[str], held: ExitStack) -> Training:
-    """Prepare a new run directory up to its first step; `held` keeps its lock.
+def _was_begun(folder: Path, argv: list[str]) -> bool:
+    """Tell whether a run directory has a training of this command in it."""
+    found = (folder / "config.json").is_file() and read_config(folder).get("argv")
+    return bool(found == argv and not (folder / "README.md").is_file())
 
-    It is made beside, and gets its name with its first save in it.
+
+def _begin(
+    arguments: Arguments, argv: list[str], held: ExitStack, processes: Processes
+) -> Training:
+    """Prepare a new training up to its first step; `held` keeps its directory's lock.
+
+    Of several processes the first makes the run directory.
     """
-    folder = arguments.out
     if arguments.init is not None:
         languages = read_config(arguments.init).get("languages")
         if languages != arguments.direction.split("-"):
             raise ValueError(
                 f"{arguments.init} translates {languages}: give --direction"
             )
-    _check_out(arguments, held)
-    beside = _folder_beside(folder.resolve(), held)
-    material = _prepare(arguments, arguments.init)
+    beside = None
+    if processes.is_first:
+        _check_out(arguments, held)
+        beside = _folder_beside(arguments.out.resolve(), held)
+    with processes.in_turn():  # what the first has prepared is there for the others
+        material = _prepare(arguments, arguments.init)
     model = _new_model(arguments, material)
-    precision, steps = _plan(arguments, material, model)
+    precision, steps = _plan(arguments, material, model, processes)
+    torch.manual_seed(arguments.seed)
+    state = TrainingState(model, arguments.recipe, precision, processes)
+    training = Training(arguments, material, state, steps)
+    if beside is not None:
+        training.made_of = _made_of(arguments, material, model.config)
+        _make_folder(training, argv, beside)
+    return training
+
+
+def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
+    """Fill a run directory, which gets its name with its first save in it."""
+    arguments, material, state = training.arguments, training.material, training.state
     for tokenizer in (material.source, material.target):
         (beside / f"{tokenizer.side}.spm").write_bytes(tokenizer.model)
     _write_words(arguments, material, beside)
-    about = _about(arguments, argv, precision, steps)
-    save_config(beside, model.config, about)
+    about = _about(arguments, argv, state.precision, training.steps)
+    save_config(beside, state.model.config, about)
     for path in beside.iterdir():
         sync(path)
-    torch.manual_seed(arguments.seed)
-    state = TrainingState(model, arguments.recipe, precision)
-    made = replace(arguments, out=beside)
-    training = Training(made, material, state, steps)
-    training.made_of = _made_of(arguments, material, model.config)
+    training.arguments = replace(arguments, out=beside)
     _save(training)
-    _put_in_place(beside, folder.resolve())
+    _put_in_place(beside, arguments.out.resolve())
     training.arguments = arguments
-    return training
 
 
 def _check_out(arguments: Arguments, held: ExitStack) -> None:
@@ -391,38 +423,48 @@ def _write_words(arguments: Arguments, material: Material, folder: Path) -> None
         shutil.copy(before / "glossary.tsv", folder)
 
 
-def _go_on(folder: Path, held: ExitStack) -> Training:
+def _go_on(folder: Path, held: ExitStack, processes: Processes) -> Training:
     """Return an interrupted training as it was at its last save, and hold its lock.
 
     Nothing is written before it is clear that the training can go on.
     """
     config = read_config(folder)
-    held.callback(lock_run(folder).release)
+    if processes.is_first:
+        held.callback(lock_run(folder).release)
     saved, is_previous = load_state(folder)
     if (folder / "README.md").is_file():  # what a training writes last
         raise ValueError(f"{folder} is finished: nothing is left to do")
     arguments = replace(_saved_arguments(config, folder), out=folder)
     _check_corpora(config, arguments)
-    material = _prepare(arguments, folder)
+    with processes.in_turn():
+        material = _prepare(arguments, folder)
     shape = model_config(config, folder / "config.json")
     made_of = _made_of(arguments, material, shape)
     _check_unchanged(folder, saved, made_of)
-    model = Transformer(shape).to(arguments.device)
-    state = TrainingState(model, arguments.recipe, saved["state"]["precision"])
+    torch.manual_seed(arguments.seed)
+    model, precision = Transformer(shape), saved["state"]["precision"]
+    model.to(arguments.device)
+    state = TrainingState(model, arguments.recipe, precision, processes)
     state.load_state_dict(saved["state"])
-    _say_what_differs(config)
+    training = Training(arguments, material, state, saved["steps"])
+    training.began = time.perf_counter() - saved["seconds"]
+    training.best, training.made_of = saved["best"], made_of
+    if processes.is_first:
+        _say_what_differs(config)
+        _mend_folder(training, is_previous)
+    return training
+
+
+def _mend_folder(training: Training, is_previous: bool) -> None:
+    """Bring a run directory back to what it was at the save that is gone on from."""
+    folder = training.folder
     if is_previous:
         drop_latest_state(folder)
         print(f"The last save in {folder} is damaged; going on from the one before it.")
     remove_leftovers(folder)
-    _cut_metrics(folder, state.step)
-    steps = saved["steps"]
-    training = Training(arguments, material, state, steps)
-    training.began = time.perf_counter() - saved["seconds"]
-    training.best, training.made_of = saved["best"], made_of
+    _cut_metrics(folder, training.state.step)
     if training.best:
         save_weights(folder, training.best["weights"])
-    return training
 
 
 def _saved_arguments(config: dict[str, Any], folder: Path) -> Arguments:
@@ -558,7 +600,7 @@ def _new_model(arguments: Arguments, material: Material) -> Transformer:
 
 
 def _plan(
-    arguments: Arguments, material: Material, model: Transformer
+    arguments: Arguments, material: Material, model: Transformer, processes: Processes
 ) -> tuple[Precision, int]:
     """Choose the precision and the number of steps, by a trial where that is asked."""
     candidates = hardware_precisions(arguments.device)
@@ -578,13 +620,13 @@ def _plan(
         order = epochs(material.train, arguments.recipe.batch_tokens, arguments.seed)
         batches = [rows for _, rows in islice(order, TRIAL_STEPS + 2)]
         seconds = {
-            precision: _trial(arguments, material, model, precision, batches)
+            precision: _trial(arguments, material, model, precision, batches, processes)
             for precision in candidates
         }
     precision = min(candidates, key=lambda candidate: seconds[candidate])
     if minutes is not None:
         left = minutes * 60 * (1 - RESERVED) - (time.perf_counter() - BEGAN)
-        steps = max(1, int(left / seconds[precision]))
+        steps = max(1, int(processes.from_first(left) / seconds[precision]))
     print(f"{steps:,} steps in {precision}")
     return precision, steps
 
@@ -595,14 +637,16 @@ def _trial(
     model: Transformer,
     precision: Precision,
     batches: Sequence[np.ndarray],
+    processes: Processes,
 ) -> float:
     """Return the seconds of a step, from a few steps of a copy of the model."""
-    state = TrainingState(copy.deepcopy(model), arguments.recipe, precision)
+    copied = copy.deepcopy(model)
+    state = TrainingState(copied, arguments.recipe, precision, processes)
     for step, rows in enumerate(batches):
         if step == 2:  # the first steps pay for buffers and kernels
             began = time.perf_counter()
         _step(state, _batch(arguments, material, rows, step), steps=10**6)
-    return (time.perf_counter() - began) / TRIAL_STEPS
+    return processes.from_first(time.perf_counter() - began) / TRIAL_STEPS
 
 
 def _batch(
@@ -626,8 +670,8 @@ def _train(training: Training, stop: "Stop") -> bool:
     milestones = {max(1, round(steps * part / arguments.validations)) for part in parts}
     budget, seed = arguments.recipe.batch_tokens, arguments.seed
     order = epochs(training.material.train, budget, seed, first_step=state.step)
-    began = saved = time.perf_counter()
-    tokens = 0
+    pace = Pace()
+    saved = time.perf_counter()
     while state.step < steps:
         epoch, rows = next(order)
         batch = _batch(arguments, training.material, rows, state.step)
@@ -639,28 +683,45 @@ def _train(training: Training, stop: "Stop") -> bool:
                 f"{error}, in a batch that begins {texts}: lower --learning-rate, or "
                 "look at these sentences"
             ) from None
-        tokens += batch.target_tokens
-        training.bar.update()
-        if state.step % LOG_STEPS == 0 or state.step == steps:
-            rate = tokens / (time.perf_counter() - began)
-            learning_rate = arguments.recipe.learning_rate_at(state.step, steps)
-            _record(training, epoch=epoch, loss=loss, lr=learning_rate,
-                    target_tokens_per_second=round(rate))  # fmt: skip
-            training.bar.set_postfix_str(
-                f"loss {loss:.2f}, lr {learning_rate:.1e}, {rate:,.0f} target tokens/s"
-            )
-        if state.step in milestones:
-            _validate(training)
-        late = time.perf_counter() - saved > SAVE_SECONDS
-        if state.step in milestones or late or stop.asked:
-            _save(training)
-            saved = began = time.perf_counter()
-            tokens = 0
-        if stop.asked and state.step < steps:
+        asked = training.processes.total(stop.asked) > 0
+        if training.processes.is_first:
+            pace.tokens += batch.target_tokens
+            _report(training, epoch, loss, pace)
+            if state.step in milestones:
+                _validate(training)
+            late = time.perf_counter() - saved > SAVE_SECONDS
+            if state.step in milestones or late or asked:
+                _save(training)
+                saved, pace = time.perf_counter(), Pace()
+        if asked and state.step < steps:
             return False
-    _score_test(training)
-    _record(training, event="finished")
+    if training.processes.is_first:
+        _score_test(training)
+        _record(training, event="finished")
     return True
+
+
+@dataclass
+class Pace:
+    """How many target tokens were trained on since when."""
+
+    began: float = field(default_factory=time.perf_counter)
+    tokens: int = 0
+
+
+def _report(training: Training, epoch: int, loss: float, pace: Pace) -> None:
+    """Move the bar; now and then say and record how it goes."""
+    step, steps = training.state.step, training.steps
+    training.bar.update()
+    if step % LOG_STEPS and step < steps:
+        return
+    rate = pace.tokens / (time.perf_counter() - pace.began)
+    learning_rate = training.arguments.recipe.learning_rate_at(step, steps)
+    _record(training, epoch=epoch, loss=loss, lr=learning_rate,
+            target_tokens_per_second=round(rate))  # fmt: skip
+    training.bar.set_postfix_str(
+        f"loss {loss:.2f}, lr {learning_rate:.1e}, {rate:,.0f} target tokens/s"
+    )
 
 
 def _validate(training: Training) -> None:
@@ -798,10 +859,6 @@ def _corpus_hashes(arguments: Arguments) -> dict[str, str]:
     """Return what tells whether a corpus has changed, by file."""
     names = [*arguments.corpus, arguments.dev, arguments.test]
     return corpus_hashes(name for name in names if name)
-
-
-def _bar(steps: int, done: int = 0) -> "tqdm[Any]":
-    return tqdm(total=steps, initial=done, unit="step", dynamic_ncols=True)
 
 
 @dataclass

@@ -10,9 +10,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 
 class ProcessLost(ValueError):
@@ -25,8 +27,6 @@ class Processes:
 
     rank: int = 0
     count: int = 1
-    seed: int = 0
-    """Where the randomness of a step starts from, together with its number and rank."""
 
     @property
     def is_first(self) -> bool:
@@ -54,13 +54,13 @@ class Processes:
         """Return the first process's value."""
         return self.total(value if self.is_first else 0.0)
 
-    def seed_step(self, step: int) -> None:
+    def seed_step(self, seed: int, step: int) -> None:
         """Let this process's part of a step draw what no other draws.
 
         Alone it does nothing: random numbers go on from step to step.
         """
         if self.count > 1:
-            torch.manual_seed(hash((self.seed, step, self.rank)) % 2**63)
+            torch.manual_seed(hash((seed, step, self.rank)) % 2**63)
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
@@ -75,15 +75,35 @@ class Processes:
 ALONE = Processes()
 
 
-def start_processes(device: str, seed: int) -> Processes:
+def start_processes() -> Processes:
     """Join the processes that `torchrun` started; without it, return `ALONE`."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ALONE
-    if device == "cuda":
+    # Gloo carries what is on the CPU, NCCL the gradients on GPUs.
+    backend = "gloo"
+    if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # Gloo carries the few numbers that are on the CPU, NCCL the gradients on GPUs.
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
-    return Processes(distributed.get_rank(), distributed.get_world_size(), seed)
+        backend = "cpu:gloo,cuda:nccl"
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    with lost_process():
+        distributed.init_process_group(
+            backend, store=_agent_store(), rank=rank, world_size=count
+        )
+    return Processes(rank, count)
+
+
+def _agent_store() -> Any:
+    """Return where processes find each other, where torchrun itself keeps that.
+
+    Its own way does so, too, but after a restart finds the addresses of the processes
+    that have died (torch 2.13), and waits for them in vain.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    store = TCPStore(host, port, is_master=False)
+    return PrefixStore(f"restart-{restarts}", store)
 
 
 def is_restart() -> bool:

@@ -87,6 +87,7 @@ class TrainingState:
     ) -> None:
         self.model = model
         self.processes = processes
+        self.seed = torch.initial_seed()
         self.recipe = recipe
         self.precision: Precision = precision
         self.averaged = copy.deepcopy(model).eval()
@@ -160,7 +161,7 @@ class TrainingState:
         mean, however it is cut.
         """
         processes, pieces = self.processes, self.recipe.accumulate
-        processes.seed_step(self.step)
+        processes.seed_step(self.seed, self.step)
         padding, value = self.model.config.padding_id, 0.0
         tokens = int((batch[2] != padding).sum())
         for piece in range(pieces):
@@ -171,10 +172,10 @@ class TrainingState:
             is_last = piece == pieces - 1
             # Processes average their gradients, which are to be added up.
             scale = share * processes.count
-            with self._without_exchange() if not is_last else nullcontext():
+            exchange = nullcontext() if is_last else self._without_exchange()
+            with lost_process(), exchange:
                 loss = self.loss(*part, self.recipe.label_smoothing)
-                with lost_process():
-                    torch.autograd.backward(loss * scale)
+                torch.autograd.backward(loss * scale)
             value += loss.item() * share
         return value
 

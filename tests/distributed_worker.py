@@ -34,7 +34,7 @@ def batch(step: int, rows: int = 30) -> list[torch.Tensor]:
 
 def main() -> None:
     out, accumulate, *rest = sys.argv[1:]
-    processes = start_processes("cpu", seed=1)
+    processes = start_processes()
     torch.manual_seed(1)
     config = ModelConfig(40, 50, width=32, heads=4, feed_forward=48, dropout=0.0)
     recipe = Recipe(learning_rate=1e-3, warmup=2, accumulate=int(accumulate),
