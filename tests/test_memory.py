@@ -1,5 +1,6 @@
 """A long training needs no more memory at its end than at its beginning."""
 
+import gc
 import json
 import os
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from data.metrics import score
 
 ROOT = Path(__file__).parents[1]
 FLAGS = ("--steps=2000", "--validations=5", "--width=64", "--feed-forward=128")
@@ -24,6 +27,14 @@ code = train.main(sys.argv[2:])
 Path(sys.argv[1]).write_text(json.dumps(sizes[-2000:]), "utf-8")
 sys.exit(code)
 """
+
+
+def test_scoring_leaves_one_tokenizer_at_most() -> None:
+    for _ in range(3):
+        score(["猫が寝る。"], ["猫が寝る。"], "ja")
+    gc.collect()
+    kinds = [type(found).__name__ for found in gc.get_objects()]
+    assert kinds.count("TokenizerJaMecab") <= 1
 
 
 @pytest.mark.long
