@@ -41,8 +41,8 @@ def score(
 def _bleu(tokenizer: str) -> BLEU:
     """Return the one BLEU with a tokenizer.
 
-    sacreBLEU 2.6 keeps every Japanese tokenizer for good, its dictionary included: 20 MB
-    with each validation of a training.
+    sacreBLEU 2.6 keeps every Japanese tokenizer for good, its dictionary included: 20
+    MB with each validation of a training.
     """
     return BLEU(tokenize=tokenizer)
 
