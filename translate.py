@@ -412,6 +412,8 @@ def _main(arguments: Arguments) -> None:
     elif arguments.input is not None:
         with arguments.input.open("rb") as file:
             _write(translator, arguments, read_lines(file, str(arguments.input)))
+    elif sys.stdin is None:
+        raise ValueError("standard input is closed: give sentences, --input or a pipe")
     elif sys.stdin.isatty():
         _write(translator, arguments, _prompt())
     else:

@@ -75,24 +75,49 @@ def run(main: Callable[[], int | None], program: str) -> int:
 
     Streams are UTF-8 whatever the terminal's settings say.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="replace")
+    _open_streams()
     try:
         code = main() or 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:
         # The reader has enough (`| head -1`). Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return 0
     except KeyboardInterrupt:
-        print(f"\n{program}: interrupted", file=sys.stderr)
+        _say(f"\n{program}: interrupted")
         return INTERRUPTED
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         remedy = _REMEDIES.get(error.errno or 0, "")
-        print(f"{program}: {where}{error.strerror or error}{remedy}", file=sys.stderr)
+        _say(f"{program}: {where}{error.strerror or error}{remedy}")
     except ValueError as error:
-        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+        _say(f"{program}: {' '.join(str(error).split())}")
     return BAD_INPUT
+
+
+def _say(message: str) -> None:
+    """Print on stderr, if anything can be printed there."""
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr)
+
+
+class _Closed(io.StringIO):
+    """Stands for a standard output that the caller has closed (`>&-`)."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "standard output is closed: send it somewhere")
+
+
+def _open_streams() -> None:
+    # Python has None for a stream that is closed, and prints to stdout what is meant
+    # for a stderr of None.
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")

@@ -1,0 +1,64 @@
+"""Standard streams that are closed, full, slow, or have no reader any more."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import translate
+
+ROOT = Path(__file__).parent.parent
+COMMAND = (
+    "import sys; from model.command import run; sys.exit(run(lambda: "
+    "[print('warning', file=sys.stderr), print('text', flush=True)][:0] or 0, 'c.py'))"
+)
+"""The least program that `run` can run: it prints a line on each stream."""
+
+
+def _shell(line: str) -> "subprocess.CompletedProcess[bytes]":
+    environment = os.environ | {"PYTHON": sys.executable, "COMMAND": COMMAND}
+    return subprocess.run(
+        ["bash", "-c", line], cwd=ROOT, env=environment, capture_output=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "out", "err"),
+    [
+        ("", 0, b"text\n", b"warning\n"),
+        # What is meant for a closed stderr never goes to stdout.
+        ("2>&-", 0, b"text\n", b""),
+        (">&-", 2, b"", b"warning\nc.py: standard output is closed: send it somewhere"),
+        (">/dev/full", 2, b"", b"warning\nc.py: No space left on device"),
+        ("2>/dev/full", 2, b"", b""),
+        (">&- 2>&-", 2, b"", b""),
+        ("2>&1 | true", 0, b"", b""),
+        ("2>&1 >/dev/null | true", 0, b"", b""),
+    ],
+)
+def test_streams_that_take_nothing(
+    redirection: str, code: int, out: bytes, err: bytes
+) -> None:
+    if "/dev/full" in redirection and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    # The command waits, so that `true` has gone before it prints.
+    line = f'(sleep 0.2; "$PYTHON" -c "$COMMAND"; echo $? >&3) {redirection}'
+    done = _shell(f"{{ {line}; }} 3>&1 | cat" if "|" not in redirection else
+                  f"exec 3>&1; {line}")  # fmt: skip
+    *said, last = done.stdout.splitlines(keepends=True)
+    assert int(last) == code
+    assert b"".join(said) == out
+    assert done.stderr.rstrip(b"\n") == err.rstrip(b"\n")
+
+
+def test_no_standard_input(
+    tiny_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # what Python makes of `<&-`
+    assert translate.main(["--model", str(tiny_run)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == (
+        "translate.py: standard input is closed: give sentences, --input or a pipe"
+    )
