@@ -1,16 +1,16 @@
 """Translate, and show the attention behind a translation."""
 
+import io
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from data.text import read_file, read_lines, words_of
+from data.text import ArrivingLines, read_file, read_lines, words_of
 from data.tokenizer import Tokenizer
 from explain.glossary import Glossary, read_glossary
 from explain.kinds import Kind
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # slow to import, torch above all, and not all translations n
 
 EngineName = Literal["torch", "ctranslate2"]
 CHUNK = 512
-"""Lines that are read, translated and written together."""
+"""Lines that are read, translated and written together, at most."""
 BATCH_TOKENS = 4096
 """Source tokens that are decoded together, padding and beam counted."""
 
@@ -415,10 +415,14 @@ def _main(arguments: Arguments) -> None:
     elif sys.stdin is None:
         raise ValueError("standard input is closed: give sentences, --input or a pipe")
     elif sys.stdin.isatty():
-        _write(translator, arguments, _prompt())
+        _write(translator, arguments, _prompt(), paused=lambda: True)
+    elif isinstance(sys.stdin.buffer, io.BufferedReader):
+        stream = ArrivingLines(sys.stdin.buffer.raw)
+        lines = read_lines(stream, "standard input")
+        _write(translator, arguments, lines, stream.paused)
     else:
-        stream: BinaryIO = sys.stdin.buffer
-        _write(translator, arguments, read_lines(stream, "standard input"))
+        lines = read_lines(sys.stdin.buffer, "standard input")
+        _write(translator, arguments, lines)
 
 
 def _prompt() -> Iterator[str]:
@@ -432,12 +436,22 @@ def _prompt() -> Iterator[str]:
             return
 
 
-def _write(translator: Translator, arguments: Arguments, lines: Iterable[str]) -> None:
-    """Translate lines, write each result as it comes, and the attention at the end."""
+def _write(
+    translator: Translator,
+    arguments: Arguments,
+    lines: Iterable[str],
+    paused: Callable[[], bool] = lambda: False,
+) -> None:
+    """Translate lines, write each result as it comes, and the attention at the end.
+
+    What was read is translated, however few lines it is, where `paused` says that the
+    next line may take a while.
+    """
 
     def write_all(write: Callable[[str], object]) -> None:
         traces: list[AttentionTrace] = []
-        for text in _translated(translator, arguments, lines, traces):
+        chunks = _chunks(lines, paused)
+        for text in _translated(translator, arguments, chunks, traces):
             write(text + "\n")
         for path in arguments.attention:  # before the first is written
             _check_name(path, len(traces))
@@ -454,17 +468,28 @@ def _write(translator: Translator, arguments: Arguments, lines: Iterable[str]) -
         write_all(lambda text: print(text, end="", flush=True))
 
 
+def _chunks(
+    lines: Iterable[str], paused: Callable[[], bool]
+) -> Iterator[list[tuple[int, str]]]:
+    """Yield the numbered lines in lists of CHUNK, or of what came before a pause."""
+    chunk = []
+    for numbered in enumerate(lines, start=1):
+        chunk.append(numbered)
+        if len(chunk) == CHUNK or paused():
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
 def _translated(
     translator: Translator,
     arguments: Arguments,
-    lines: Iterable[str],
+    chunks: Iterable[Sequence[tuple[int, str]]],
     traces: "list[AttentionTrace]",
 ) -> Iterator[str]:
     """Yield the lines to print; append to traces where attention is wanted."""
-    numbered = enumerate(lines, start=1)
-    # What a person types is answered line by line.
-    size = CHUNK if arguments.input or arguments.texts or not sys.stdin.isatty() else 1
-    while chunk := list(islice(numbered, size)):
+    for chunk in chunks:
         texts = [text for _, text in chunk]
         for (number, text), found in zip(
             chunk, _hypotheses(translator, arguments, texts), strict=True

@@ -1,5 +1,7 @@
 """Lines of text: reading them strictly, and the forms in which they are compared."""
 
+import io
+import select
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -44,6 +46,49 @@ def read_file(path: Path) -> list[str]:
     """Return the lines of a UTF-8 file; raises `TextError`, or `OSError`."""
     with path.open("rb") as file:
         return list(read_lines(file, str(path)))
+
+
+class ArrivingLines:
+    """The lines of a pipe as they arrive, and whether the writer pauses between them.
+
+    `for line in ArrivingLines(stream.raw)` gives what `for line in stream` gives.
+    """
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        self._raw = raw
+        self._lines: list[bytes] = []  # whole ones, the first of them last
+        self._rest: list[bytes] = []  # parts of a line whose end has not come yet
+        self._ended = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            while not self._lines and not self._ended:
+                self._read()
+            if not self._lines:
+                return
+            yield self._lines.pop()
+
+    def paused(self, seconds: float = 0.2) -> bool:
+        """Return whether no further line, nor the end, comes within some seconds."""
+        while not self._lines and not self._ended:
+            if not select.select([self._raw], [], [], seconds)[0]:
+                return True
+            self._read()
+        return False
+
+    def _read(self) -> None:
+        block = self._raw.read(1 << 16)
+        if block is None:  # the parent made the pipe a non-blocking one
+            select.select([self._raw], [], [])
+        elif not block:
+            self._ended = True
+            self._lines = [line] if (line := b"".join(self._rest)) else []
+        elif b"\n" not in block:
+            self._rest.append(block)
+        else:
+            *ended, rest = b"".join([*self._rest, block]).split(b"\n")
+            self._lines = [line + b"\n" for line in reversed(ended)]
+            self._rest = [rest]
 
 
 def normalise(text: str) -> str:

@@ -7,6 +7,7 @@ import os
 import pty
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -652,6 +653,25 @@ def test_a_reader_that_has_enough(tiny_run: Path, tmp_path: Path) -> None:
     _, err = other.communicate(b"x\n")
     assert other.returncode == 2 and err.count(b"\n") == 1
     assert not (tmp_path / "out.txt").exists()
+
+
+def test_a_line_is_answered_before_the_next_is_written(tiny_run: Path) -> None:
+    process = _start(tiny_run)
+    assert process.stdin and process.stdout
+    bird = "私たちは赤い鳥を見ます。"
+    for line, answer in [(BIRD, bird), ("", ""), (BIRD, bird)]:
+        process.stdin.write(f"{line}\n".encode())
+        process.stdin.flush()
+        assert process.stdout.readline().decode() == f"{answer}\n"
+    # 512 lines and more at once are answered while the pipe stays open.
+    process.stdin.write((BIRD + "\n").encode() * 600)
+    process.stdin.flush()
+    answers = [process.stdout.readline().decode() for _ in range(600)]
+    assert set(answers) == {f"{bird}\n"}
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (130, b"")
+    assert err == b"\ntranslate.py: interrupted\n"
 
 
 def test_a_prompt_for_whoever_types(tiny_run: Path) -> None:

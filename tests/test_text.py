@@ -1,13 +1,22 @@
 """The text contract: what a line is, and the forms in which texts are compared."""
 
 import io
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.text import TextError, comparison_key, normalise, read_file, read_lines
+from data.text import (
+    ArrivingLines,
+    TextError,
+    comparison_key,
+    normalise,
+    read_file,
+    read_lines,
+)
 
 INSIDE_A_LINE = {
     "line separator": "\u2028",
@@ -73,6 +82,30 @@ def test_any_lines_come_back(lines: list[str], end: str, closed: bool) -> None:
     if not lines:
         expected = [""]
     assert _lines(content.encode()) == expected
+
+
+@given(st.lists(st.text("ab\n\r\u2028", max_size=6).map(str.encode), max_size=6))
+def test_what_arrives_in_parts_is_the_same_lines(parts: list[bytes]) -> None:
+    source, sink = os.pipe()
+    with open(source, "rb", buffering=0) as raw:
+        found, lines = [], ArrivingLines(raw)
+        for part in parts:
+            os.write(sink, part)
+            # Only what ends in \n is a line as yet.
+            found += [next(iter(lines)) for _ in range(part.count(b"\n"))]
+            assert lines.paused(0)
+        os.close(sink)
+        assert not lines.paused(0)
+        assert [*found, *lines] == list(io.BytesIO(b"".join(parts)))
+
+
+def test_a_pipe_that_does_not_block_is_waited_for() -> None:
+    source, sink = os.pipe()
+    os.set_blocking(source, False)
+    with open(source, "rb", buffering=0) as raw:
+        lines = ArrivingLines(raw)
+        threading.Timer(0.05, lambda: (os.write(sink, b"a\nb"), os.close(sink))).start()
+        assert list(lines) == [b"a\n", b"b"]
 
 
 @pytest.mark.parametrize(
