@@ -16,7 +16,8 @@ import pickle
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,8 +50,9 @@ class RunError(ValueError):
     """A run directory that is missing, damaged or of an unknown format."""
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file beside path, then rename it to path.
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the name of a file beside path, which is renamed to path at the end.
 
     A reader, or a crash, sees the old file or the new one, never half of one. What is
     no regular file (a pipe, /dev/null) is written to and stays what it is.
@@ -58,11 +60,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     if not path.parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "no such folder", str(path.parent))
     if path.exists() and not path.is_file():
-        write(path)
+        yield path
         return
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(beside)
+        yield beside
         sync(beside)
         beside.replace(path)
     finally:
@@ -77,6 +79,12 @@ def sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make the file that replaces path, as `replacing` does."""
+    with replacing(path) as beside:
+        write(beside)
 
 
 def sha256(path: Path) -> str:
