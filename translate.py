@@ -4,6 +4,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +15,14 @@ from data.text import ArrivingLines, read_file, read_lines, words_of
 from data.tokenizer import Tokenizer
 from explain.glossary import Glossary, read_glossary
 from explain.kinds import Kind
-from model.checkpoint import RunError, load_model, read_config, sha256, write_atomically
+from model.checkpoint import (
+    RunError,
+    load_model,
+    read_config,
+    replacing,
+    sha256,
+    write_atomically,
+)
 from model.command import check_device, parse, run
 from model.engine import Engine, Hypothesis
 from model.hub import local_folder
@@ -338,6 +346,13 @@ class Arguments:
             raise ValueError("--target goes with exactly one sentence, in quotes")
         for path in self.attention:
             _check_name(path, len(self.texts) if self.texts else None)
+        written = [
+            path.resolve()
+            for path in (*self.attention, self.output)
+            if path is not None
+        ]
+        if len(set(written)) < len(written):
+            raise ValueError("--output and --attention name a file twice: give others")
         suffixes = {path.suffix for path in self.attention}
         if self.values and not suffixes & {".json", ".jsonl"}:
             raise ValueError("--values goes with --attention FILE.json or FILE.jsonl")
@@ -442,30 +457,54 @@ def _write(
     lines: Iterable[str],
     paused: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Translate lines, write each result as it comes, and the attention at the end.
+    """Translate lines; write each result, and its attention, as it comes.
 
     What was read is translated, however few lines it is, where `paused` says that the
     next line may take a while.
     """
+    streams = [path for path in arguments.attention if path.suffix == ".jsonl"]
+    others = [path for path in arguments.attention if path not in streams]
+    traces: list[AttentionTrace] = []  # for the others, which are made of all at once
 
-    def write_all(write: Callable[[str], object]) -> None:
-        traces: list[AttentionTrace] = []
-        chunks = _chunks(lines, paused)
-        for text in _translated(translator, arguments, chunks, traces):
-            write(text + "\n")
-        for path in arguments.attention:  # before the first is written
+    def check_others() -> None:
+        for path in others:
             _check_name(path, len(traces))
-        for path in arguments.attention:
+
+    with ExitStack() as opened:
+        write = _writer(arguments.output, opened)
+        add = [_stream(path, arguments.values, opened) for path in streams]
+
+        def keep(trace: "AttentionTrace") -> None:
+            for add_trace in add:
+                add_trace(trace)
+            if others:
+                traces.append(trace)
+                check_others()
+
+        for chunk in _chunks(lines, paused):
+            for text in _translated(translator, arguments, chunk, keep):
+                write(text + "\n")
+        check_others()  # before the first is written
+        for path in others:
             _write_attention(translator, arguments, path, traces)
 
-    def write_to(path: Path) -> None:
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            write_all(file.write)
 
-    if arguments.output is not None:
-        write_atomically(arguments.output, write_to)
-    else:
-        write_all(lambda text: print(text, end="", flush=True))
+def _stream(
+    path: Path, values: bool, opened: ExitStack
+) -> "Callable[[AttentionTrace], object]":
+    """Return what adds a trace to a file that appears when `opened` closes."""
+    from explain import files
+
+    return opened.enter_context(files.writing(path, values))
+
+
+def _writer(output: Path | None, opened: ExitStack) -> Callable[[str], object]:
+    """Return what prints, or writes to a file that appears when `opened` closes."""
+    if output is None:
+        return lambda text: print(text, end="", flush=True)
+    beside = opened.enter_context(replacing(output))
+    file = opened.enter_context(beside.open("w", encoding="utf-8", newline="\n"))
+    return file.write
 
 
 def _chunks(
@@ -485,29 +524,24 @@ def _chunks(
 def _translated(
     translator: Translator,
     arguments: Arguments,
-    chunks: Iterable[Sequence[tuple[int, str]]],
-    traces: "list[AttentionTrace]",
+    chunk: Sequence[tuple[int, str]],
+    keep: "Callable[[AttentionTrace], object]",
 ) -> Iterator[str]:
-    """Yield the lines to print; append to traces where attention is wanted."""
-    for chunk in chunks:
-        texts = [text for _, text in chunk]
-        for (number, text), found in zip(
-            chunk, _hypotheses(translator, arguments, texts), strict=True
-        ):
-            if found:
-                _warn(translator, number, text, found[0])
-            trace = None
-            if found and arguments.wants_trace:
-                best = found[0].hypothesis
-                wanted = arguments.target or best.ids
-                trace = translator.trace(text, wanted, best.complete)
-            yield from _printed(translator, arguments, number, found, trace)
-            if trace is not None:
-                yield from _views(translator, arguments, trace)
-            if trace is not None and arguments.attention:
-                traces.append(
-                    trace if arguments.keeps_values else trace.without_values()
-                )
+    """Yield the lines to print of some numbered ones; keep attention if wanted."""
+    found_for_each = _hypotheses(translator, arguments, [text for _, text in chunk])
+    for (number, text), found in zip(chunk, found_for_each, strict=True):
+        if found:
+            _warn(translator, number, text, found[0])
+        trace = None
+        if found and arguments.wants_trace:
+            best = found[0].hypothesis
+            wanted = arguments.target or best.ids
+            trace = translator.trace(text, wanted, best.complete)
+        yield from _printed(translator, arguments, number, found, trace)
+        if trace is not None:
+            yield from _views(translator, arguments, trace)
+        if trace is not None and arguments.attention:
+            keep(trace if arguments.keeps_values else trace.without_values())
 
 
 def _hypotheses(

@@ -8,7 +8,8 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from explain.trace import (
     TraceError,
     check,
 )
-from model.checkpoint import write_atomically
+from model.checkpoint import replacing, write_atomically
 
 FORMAT, VERSION = "attention-trace", 1
 SUFFIXES = (".json", ".jsonl", ".npz")
@@ -133,9 +134,23 @@ def write(path: Path, traces: Sequence[AttentionTrace], values: bool = False) ->
     check_name(path, len(traces))
     if path.suffix == ".npz":
         content = _npz_bytes(traces[0])
+        write_atomically(path, lambda beside: beside.write_bytes(content))
     else:
-        content = b"".join(_json_bytes(trace, values) for trace in traces)
-    write_atomically(path, lambda beside: beside.write_bytes(content))
+        with writing(path, values) as add:
+            for trace in traces:
+                add(trace)
+
+
+@contextmanager
+def writing(
+    path: Path, values: bool = False
+) -> Iterator[Callable[[AttentionTrace], object]]:
+    """Give a function that adds a trace to a new file of JSON lines.
+
+    It keeps none in memory. The file appears whole, at the end, or not at all.
+    """
+    with replacing(path) as beside, beside.open("wb") as file:
+        yield lambda trace: file.write(_json_bytes(trace, values))
 
 
 def read(path: Path) -> list[AttentionTrace]:

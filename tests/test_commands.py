@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import translate
 from data.batching import plan_batches
 from data.preparation import prepare
 from explain import files
+from explain.trace import AttentionTrace
 from model.checkpoint import load_model, save_weights
 from translate import Translator
 
@@ -505,6 +507,33 @@ def test_attention_in_all_forms(
     assert [t.source.text for t in files.read(paths[1])] == [BIRD, "I sing."]
 
 
+def test_attention_of_many_sentences_is_written_as_it_comes(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[AttentionTrace]] = []
+    alive: list[int] = []
+    trace = Translator.trace
+
+    def watched(*arguments: Any) -> AttentionTrace:
+        alive.append(sum(reference() is not None for reference in made))
+        found = trace(*arguments)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(Translator, "trace", watched)
+    texts = [source for source, _ in pairs()]
+    source = _write(tmp_path, "in.txt", "".join(text + "\n" for text in texts))
+    path = tmp_path / "a.jsonl"
+    _translate(tiny_run, "--input", source, "--attention", path)
+    assert [found.source.text for found in files.read(path)] == texts
+    assert len(alive) == len(texts) and max(alive) <= 1
+    # What holds one sentence is refused at the second, not after the last.
+    argv = ["--model", tiny_run, "--input", source, "--attention", tmp_path / "a.npz"]
+    made.clear()
+    assert translate.main([str(word) for word in argv]) == 2
+    assert len(made) == 2
+
+
 def test_evaluation(tiny_run: Path, tmp_path: Path, capsys: Said) -> None:
     rows = [*pairs()[:20], ("I sing.", "ぜんぜん違う文。"), ("", "空")]
     path = write_tsv(tmp_path / "test.tsv", rows)
@@ -562,6 +591,8 @@ def test_a_model_that_finds_no_end(
         (["--target", "長" * 99, "x"], "tokens is too long to trace: the model"),
         (["--attention", "a.txt", "x"], "ends in .json, .jsonl, .npz"),
         (["--attention", "a.json", "x", "y"], "a.json holds one sentence"),
+        (["--attention", "a.json", "--attention", "./a.json", "x"], "a file twice"),
+        (["--attention", "a.html", "--output", "a.html", "x"], "a file twice"),
         (["--attention", "no/a.json", "x"], "there is no folder no"),
         (["--attention", "a.json", " "], "a.json: there is no sentence to write"),
         (["--values", "x"], "--values goes with --attention"),
