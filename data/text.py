@@ -98,7 +98,8 @@ def normalise(text: str) -> str:
     dashes made plain, invisible characters dropped, white space folded.
     """
     plain = unicodedata.normalize("NFKC", text).translate(_TYPOGRAPHIC)
-    return " ".join(plain.split())
+    # Once more: an invisible character may have stood between a letter and its accent.
+    return " ".join(unicodedata.normalize("NFKC", plain).split())
 
 
 def words_of(text: str) -> list[str]:

@@ -134,6 +134,8 @@ def test_what_is_not_utf8_is_named(content: bytes, where: str, tmp_path: Path) -
         ("  a \t b\u00a0c\u2028d ", "a b c d"),
         ("soft\u00adhyphen\u200b\ufeff", "softhyphen"),
         ("cafe\u0301", "café"),
+        ("cafe\u200b\u0301", "café"),
+        ("か\u00ad\u3099", "が"),
         ("ﬁne ①", "fine 1"),
         ("naïve", "naïve"),
         ("\u200b \u3000", ""),
