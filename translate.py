@@ -23,7 +23,7 @@ from model.checkpoint import (
     sha256,
     write_atomically,
 )
-from model.command import check_device, parse, run
+from model.command import check_device, parse, printable, run
 from model.engine import Engine, Hypothesis
 from model.hub import local_folder
 from model.serving import WEIGHTS, CTranslate2Engine, check_ctranslate2
@@ -658,7 +658,7 @@ def _warn(
     limit = translator.engine.config.max_length
     warnings = []
     if unknown := translator.unknown_words(text):
-        warnings.append(f"not seen in training: {', '.join(unknown)}")
+        warnings.append(f"not seen in training: {printable(', '.join(unknown))}")
     if translation.cut:
         warnings.append(
             f"line {number} has {translation.source_tokens - 1:,} tokens, and the "

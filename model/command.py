@@ -92,10 +92,18 @@ def run(main: Callable[[], int | None], program: str) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         remedy = _REMEDIES.get(error.errno or 0, "")
-        _say(f"{program}: {where}{error.strerror or error}{remedy}")
+        said = printable(f"{where}{error.strerror or error}{remedy}")
+        _say(f"{program}: {said}")
     except ValueError as error:
-        _say(f"{program}: {' '.join(str(error).split())}")
+        _say(f"{program}: {printable(' '.join(str(error).split()))}")
     return BAD_INPUT
+
+
+def printable(text: str) -> str:
+    """Return text whose line ends, escapes and other controls show and do nothing."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def _say(message: str) -> None:

@@ -554,6 +554,10 @@ def test_words_never_seen_are_named(tiny_run: Path, capsys: Said) -> None:
     said = capsys.readouterr()
     assert said.err == "not seen in training: zebra, Zorro\n"
     assert len(said.out.splitlines()) == 1
+    _translate(tiny_run, "We see \x1b[2J\x07 a\x9b bird.")
+    assert capsys.readouterr().err == (
+        "not seen in training: \\x1b[2J\\x07, a\\x9b\n"  # no command to a terminal
+    )
     _translate(tiny_run, "WE SEE “a red bird”.")
     assert capsys.readouterr().err == ""
 
@@ -597,6 +601,7 @@ def test_a_model_that_finds_no_end(
         (["--attention", "a.json", " "], "a.json: there is no sentence to write"),
         (["--values", "x"], "--values goes with --attention"),
         (["--input", "none.txt"], "none.txt: No such file"),
+        (["--input", "\x1b[2J\n"], "\\x1b[2J\\n: No such file"),
         (["--input", "none.txt", "x"], "give sentences, --input or --evaluate"),
         (["--input", "jis.txt", "--output", "o.txt"], "jis.txt, line 2, byte 1: not"),
         (["--input", "two.txt", "--output", "o.txt", "--attention", "a.json"],
