@@ -28,43 +28,12 @@ from data.text import TextError, comparison_key
 INSIDE_A_LINE = ["\u2028", "\u2029", "\u0085", "\x0c", "\u3000", "\x0b", "\x1c", "\r"]
 
 
-def _side(exclude: str) -> st.SearchStrategy[str]:
-    characters = st.characters(codec="utf-8", exclude_characters=exclude)
-    return st.text(characters, max_size=10).filter(lambda s: not s.endswith("\r"))
-
-
 def _read(content: bytes, *others: bytes, reverse: bool = False) -> list[Pair]:
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{n}.txt") for n in range(1 + len(others))]
         for path, bytes_ in zip(paths, (content, *others), strict=True):
             path.write_bytes(bytes_)
         return pairs_of(read_corpus(",".join(map(str, paths)), reverse))
-
-
-@given(
-    st.lists(st.tuples(_side("\n\t"), _side("\n\t")), min_size=1),
-    st.sampled_from(["\n", "\r\n"]),
-    st.sampled_from(["", "\tmore", "\tmore\tand more\t"]),
-)
-def test_any_pairs_come_back_from_tsv(
-    pairs: list[Pair], end: str, further: str
-) -> None:
-    content = "\ufeff" + "".join(f"{a}\t{b}{further}{end}" for a, b in pairs)
-    assert _read(content.encode()) == pairs
-    assert _read(content.encode(), reverse=True) == [(b, a) for a, b in pairs]
-
-
-@given(
-    st.lists(st.tuples(_side("\n"), _side("\n")), min_size=1),
-    st.sampled_from(["\n", "\r\n"]),
-    st.sampled_from(["\n", "\r\n"]),
-)
-def test_any_pairs_come_back_from_two_files(
-    pairs: list[Pair], end: str, other_end: str
-) -> None:
-    sources = "\ufeff" + "".join(source + end for source, _ in pairs)
-    targets = "\ufeff" + "".join(target + other_end for _, target in pairs)
-    assert _read(sources.encode(), targets.encode()) == pairs
 
 
 @pytest.mark.parametrize("character", INSIDE_A_LINE)
