@@ -422,6 +422,40 @@ def test_lines_in_are_lines_out(
     assert found == (bird + "\n\n") * 600 + bird + "\n"
 
 
+def test_blank_lines_never_reach_the_model(
+    tiny_run: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the model was asked")
+
+    monkeypatch.setattr(translate, "search", never)
+    blanks = "\n   \n\u3000\n\t\n\u200b\n\ufeff\n\r\n\u2028\n"
+    _pipe(blanks.encode(), monkeypatch)
+    _translate(tiny_run, "--show", "--align")
+    assert capsys.readouterr() == ("\n" * 8, "")
+
+
+@pytest.mark.parametrize("place", [0, 511, 512])
+def test_lines_about_the_limit_at_any_place(
+    place: int, tiny_run: Path, tmp_path: Path, capsys: Said, translator: Translator
+) -> None:
+    limit = translator.model.config.max_length - 1
+    word = next(w for w in ["sea", "tea", "red", "I"]
+                if len(translator.source.encode(f"{w} {w}")) == 2)  # fmt: skip
+    lines = [BIRD] * 520
+    for size, named in [(limit - 1, False), (limit, False), (limit + 1, True)]:
+        lines[place] = " ".join([word] * size)
+        source = _write(tmp_path, "in.txt", "".join(line + "\n" for line in lines))
+        _translate(tiny_run, "--input", source)
+        said = capsys.readouterr()
+        written = said.out.split("\n")
+        assert written.pop() == "" and written.pop(place)
+        assert set(written) == {"私たちは赤い鳥を見ます。"} and len(written) == 519
+        warned = f"line {place + 1} has {limit + 1} tokens, and the model reads {limit}"
+        assert (warned in said.err) == named
+        assert said.err.count("the rest is left out") == named
+
+
 def test_a_very_long_line(tiny_run: Path, tmp_path: Path, capsys: Said) -> None:
     long = "We see " + "a red bird and " * 1_250 + "a red bird."
     assert len(long.split()) >= 5_000
@@ -691,23 +725,28 @@ def test_a_reader_that_has_enough(tiny_run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out.txt").exists()
 
 
-def test_a_line_is_answered_before_the_next_is_written(tiny_run: Path) -> None:
-    process = _start(tiny_run)
+def test_a_line_is_answered_before_the_next_is_written(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    process = _start(tiny_run, "--attention", str(tmp_path / "a.jsonl"))
     assert process.stdin and process.stdout
     bird = "私たちは赤い鳥を見ます。"
     for line, answer in [(BIRD, bird), ("", ""), (BIRD, bird)]:
         process.stdin.write(f"{line}\n".encode())
         process.stdin.flush()
         assert process.stdout.readline().decode() == f"{answer}\n"
-    # 512 lines and more at once are answered while the pipe stays open.
-    process.stdin.write((BIRD + "\n").encode() * 600)
+    # So are more at once than a chunk holds, while the pipe stays open.
+    process.stdin.write((BIRD + "\n").encode() * 520)
     process.stdin.flush()
-    answers = [process.stdout.readline().decode() for _ in range(600)]
+    answers = [process.stdout.readline().decode() for _ in range(520)]
     assert set(answers) == {f"{bird}\n"}
+    [written] = tmp_path.iterdir()
+    assert written.stat().st_size > 100_000 and written != tmp_path / "a.jsonl"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out) == (130, b"")
     assert err == b"\ntranslate.py: interrupted\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_prompt_for_whoever_types(tiny_run: Path) -> None:

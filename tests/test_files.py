@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from explain.files import from_json, read, to_json, write
-from explain.kinds import KINDS
-from explain.trace import VALUES, AttentionTrace, TraceError, check
+from explain.kinds import KINDS, SIDES
+from explain.trace import VALUES, AttentionTrace, TraceError, check, sub_layers
+from model.attention import Trace
 from translate import Translator
 
 TEXT = "My parents go to the station."
@@ -103,6 +104,50 @@ def test_the_trace_is_the_teacher_forced_run(translator: Translator) -> None:
                                              list(made.target.ids_out)]  # fmt: skip
         assert made.target.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
         assert made.target.text == best.text
+
+
+def test_the_winners_maps_are_those_of_a_batch_that_holds_it(
+    translator: Translator,
+) -> None:
+    """The same sentence padded, among others: what a trace never sees."""
+    model = translator.model
+    [[best, *_]] = translator.translate([TEXT], beam=4)
+    made = translator.trace(TEXT, best.hypothesis.ids, best.hypothesis.complete)
+    S, T = len(made.source.ids), len(made.target.ids_in)
+    sources = torch.zeros(3, S + 4, dtype=torch.long)
+    targets = torch.zeros(3, T + 3, dtype=torch.long)
+    sources[0, :3] = torch.tensor([7, 9, 2])
+    targets[0, :2] = torch.tensor([1, 8])
+    sources[1, :S] = torch.tensor(made.source.ids)
+    targets[1, :T] = torch.tensor(made.target.ids_in)
+    sources[2], targets[2] = 11, 12
+    kept = Trace()
+    with torch.inference_mode():
+        memory = model.encode(sources, kept)
+        model.decode(targets, memory, model.source_mask(sources), kept)
+    for kind, layer, name, _ in sub_layers(model):
+        rows, columns = ({"source": S, "target": T}[side] for side in SIDES[kind])
+        weights = kept.values[f"{name}.weights"][1]
+        assert (weights[:, :rows, columns:] == 0).all()
+        np.testing.assert_allclose(
+            weights[:, :rows, :columns], made.map(kind, layer).weights, atol=1e-5
+        )
+
+
+def test_a_trace_is_taken_without_dropout(translator: Translator) -> None:
+    model = copy.deepcopy(translator.model)
+    for layer in (*model.encoder, *model.decoder):
+        layer.dropout = 0.5
+    dropping = copy.copy(translator)
+    dropping.model = model
+    made = dropping.trace(TEXT, [5, 6, 7])
+    for mine, its in zip(
+        made.maps, translator.trace(TEXT, [5, 6, 7]).maps, strict=True
+    ):
+        assert np.array_equal(mine.weights, its.weights)
+    model.train()
+    with pytest.raises(TraceError, match="other logits than the plain one"):
+        dropping.trace(TEXT, [5, 6, 7])
 
 
 def test_a_hypothesis_without_an_end_has_no_end_in_its_trace(
