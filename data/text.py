@@ -13,6 +13,7 @@ _TYPOGRAPHIC = str.maketrans(
         **dict.fromkeys("“”„‟″", '"'),
         **dict.fromkeys("‐‑‒–—―−", "-"),
         **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", None),
+        "▁": " ",  # as SentencePiece reads it: else alone it is a token of nothing
     }
 )
 
@@ -95,7 +96,7 @@ def normalise(text: str) -> str:
     """Return text as a source tokenizer reads it.
 
     Unicode's NFKC (full-width letters become ordinary ones), typographic quotes and
-    dashes made plain, invisible characters dropped, white space folded.
+    dashes made plain, invisible characters dropped, white space (▁ as well) folded.
     """
     plain = unicodedata.normalize("NFKC", text).translate(_TYPOGRAPHIC)
     # Once more: an invisible character may have stood between a letter and its accent.

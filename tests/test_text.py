@@ -139,6 +139,8 @@ def test_what_is_not_utf8_is_named(content: bytes, where: str, tmp_path: Path) -
         ("ﬁne ①", "fine 1"),
         ("naïve", "naïve"),
         ("\u200b \u3000", ""),
+        ("a▁▁b ▁", "a b"),
+        ("▁", ""),
     ],
 )
 def test_normalisation_of_the_source(text: str, expected: str) -> None:
