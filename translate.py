@@ -1,6 +1,7 @@
 """Translate, and show the attention behind a translation."""
 
 import io
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,6 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    # Libraries take seconds to load; Ctrl-C ends that without a traceback. Then `run`
+    # takes over.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import tyro
 

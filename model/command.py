@@ -9,6 +9,7 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from itertools import dropwhile, takewhile
@@ -76,6 +77,8 @@ def run(main: Callable[[], int | None], program: str) -> int:
     Streams are UTF-8 whatever the terminal's settings say.
     """
     _open_streams()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = main() or 0
         sys.stdout.flush()

@@ -749,6 +749,20 @@ def test_a_line_is_answered_before_the_next_is_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_interrupt_while_libraries_load(tiny_run: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "translate.py", "--model", str(tiny_run)],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr
+    while b"torch." not in process.stderr.readline():  # each module, once it is loaded
+        pass
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == -signal.SIGINT
+    assert out == b"" and b"Traceback" not in err
+
+
 def test_a_prompt_for_whoever_types(tiny_run: Path) -> None:
     ours, its = pty.openpty()
     process = subprocess.Popen(
