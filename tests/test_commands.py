@@ -428,7 +428,7 @@ def test_blank_lines_never_reach_the_model(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("the model was asked")
 
-    monkeypatch.setattr(translate, "search", never)
+    monkeypatch.setattr("model.search.search", never)
     blanks = "\n   \n\u3000\n\t\n\u200b\n\ufeff\n\r\n\u2028\n"
     _pipe(blanks.encode(), monkeypatch)
     _translate(tiny_run, "--show", "--align")
@@ -755,11 +755,12 @@ def test_an_interrupt_while_libraries_load(tiny_run: Path) -> None:
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stderr
-    while b"torch." not in process.stderr.readline():  # each module, once it is loaded
+    while b"rich." not in process.stderr.readline():  # each module, once it is loaded
         pass
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
-    assert process.returncode == -signal.SIGINT
+    # The system ends it, or `run` does where it has taken over by then.
+    assert process.returncode in (-signal.SIGINT, INTERRUPTED)
     assert out == b"" and b"Traceback" not in err
 
 

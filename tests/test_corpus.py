@@ -11,6 +11,7 @@ from conftest import write_tsv
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
+from properties import texts
 
 from data.cleaning import (
     EXAMINED,
@@ -101,7 +102,7 @@ def test_broken_corpora_are_refused(
         read_corpus(",".join(str(tmp_path / name) for name in files))
 
 
-@given(st.lists(st.tuples(_side(""), _side(""))))
+@given(st.lists(st.tuples(texts(), texts())))
 def test_what_is_written_is_read_from_the_disk(pairs: list[Pair]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         written = write_dataset(iter(pairs), Path(folder, "a.arrow"))

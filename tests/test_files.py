@@ -17,6 +17,7 @@ from explain.files import from_json, read, to_json, write
 from explain.kinds import KINDS, SIDES
 from explain.trace import VALUES, AttentionTrace, TraceError, check, sub_layers
 from model.attention import Trace
+from model.search import TorchEngine
 from translate import Translator
 
 TEXT = "My parents go to the station."
@@ -139,7 +140,7 @@ def test_a_trace_is_taken_without_dropout(translator: Translator) -> None:
     for layer in (*model.encoder, *model.decoder):
         layer.dropout = 0.5
     dropping = copy.copy(translator)
-    dropping.model = model
+    dropping.engine = TorchEngine(model)
     made = dropping.trace(TEXT, [5, 6, 7])
     for mine, its in zip(
         made.maps, translator.trace(TEXT, [5, 6, 7]).maps, strict=True

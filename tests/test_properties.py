@@ -18,21 +18,22 @@ from unittest import mock
 
 import numpy as np
 import torch
+from datasets import Dataset
 from hypothesis import example
 from hypothesis import strategies as st
 from properties import SPECIAL, property_of, texts
 from small_model import tokenizers
 
 import translate
-from data.corpus import MAX_CHARACTERS, Pair, clean, pairs_of, read_corpus
+from data.cleaning import EXAMINED, MAX_CHARACTERS, Cleaning, clean, examine
+from data.corpus import Pair, pairs_of, read_corpus
 from data.text import comparison_key, normalise
 from data.tokenizer import END, PADDING, START, UNKNOWN
 from explain import files
 from explain.glossary import Entry
+from explain.kinds import KINDS, SIDES
 from explain.page import PageEntry, render
 from explain.trace import (
-    KINDS,
-    SIDES,
     VALUES,
     AttentionMap,
     AttentionTrace,
@@ -268,6 +269,16 @@ def test_any_pairs_come_back_from_each_format(
         assert pairs_of(read_corpus(name, reverse=True)) == [(b, a) for a, b in pairs]
 
 
+def _clean(
+    pairs: Sequence[Pair], held_out: Sequence[Pair]
+) -> tuple[list[Pair], Cleaning]:
+    """Return the pairs that cleaning keeps, and its report."""
+    batch = {"source": [a for a, _ in pairs], "target": [b for _, b in pairs]}
+    examined = Dataset.from_dict(examine(batch), features=EXAMINED)
+    rows, report = clean(examined, held_out)
+    return pairs_of(examined.select(rows)), report
+
+
 @property_of(60, pairs=PAIRS, twice=st.integers(0, 8), held_out=PAIRS,
              shared=st.integers(0, 3))  # fmt: skip
 def test_what_is_kept_and_what_is_removed_add_up(
@@ -276,7 +287,7 @@ def test_what_is_kept_and_what_is_removed_add_up(
     pairs = pairs + pairs[:twice]
     # Spelled another way: case, width and marks make no other sentence.
     held_out = held_out + [(a.upper() + "！", "x") for a, _ in pairs[:shared]]
-    kept, report = clean(pairs, held_out)
+    kept, report = _clean(pairs, held_out)
     removed = (
         report.empty, report.long, report.ratio, report.duplicate, report.shared,
     )  # fmt: skip
@@ -295,7 +306,7 @@ def test_what_is_kept_and_what_is_removed_add_up(
         keys = {comparison_key(pair[side]) for pair in held_out}
         assert not keys & {comparison_key(pair[side]) for pair in kept}
     assert all(all(pair) for pair in kept)
-    again, second = clean(kept, held_out)
+    again, second = _clean(kept, held_out)
     assert again == kept and second.kept == second.read
 
 
