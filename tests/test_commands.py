@@ -28,6 +28,7 @@ from data.preparation import prepare
 from explain import files
 from explain.trace import AttentionTrace
 from model.checkpoint import load_model, save_weights
+from model.command import INTERRUPTED
 from translate import Translator
 
 ROOT = Path(__file__).parent.parent
