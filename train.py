@@ -25,7 +25,7 @@ import torch
 import tyro
 from tqdm import tqdm
 
-from data.batching import Batch, epochs, make_batch, plan_batches
+from data.batching import Batch, EncodedPairs, epochs, make_batch, plan_batches
 from data.corpus import COLUMNS, Pair
 from data.metrics import score
 from data.preparation import STARTER, Material, corpus_hashes, prepare
@@ -511,11 +511,11 @@ def _made_of(
 ) -> dict[str, Any]:
     """Return, by name, what must be the same for a training to go on."""
 
-    def digest(pairs: Sequence[Pair]) -> str:
-        lines = (f"{source}\t{target}\n" for source, target in pairs)
+    def digest(pairs: EncodedPairs) -> str:
         found = hashlib.sha256()
-        for line in lines:
-            found.update(line.encode())
+        for side in (pairs.source, pairs.target):
+            for array in (side.flat, side.starts, side.lengths):
+                found.update(np.ascontiguousarray(array))
         return found.hexdigest()
 
     sides = (material.source, material.target)
@@ -527,8 +527,8 @@ def _made_of(
         },
         "seed": arguments.seed,
         "validations": arguments.validations,
-        "the training sentences": digest(material.pairs),
-        "the dev sentences": digest(material.dev),
+        "the training sentences": digest(material.train),
+        "the dev sentences": digest(material.dev_encoded),
     }
 
 

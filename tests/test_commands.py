@@ -756,7 +756,7 @@ def test_an_interrupt_while_libraries_load(tiny_run: Path) -> None:
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stderr
-    while b"rich." not in process.stderr.readline():  # each module, once it is loaded
+    while b"data.text" not in process.stderr.readline():  # each module, once it is loaded
         pass
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()

@@ -1,5 +1,6 @@
 """Disks that are full, read-only or gone, and two trainings into one directory."""
 
+import copy
 import os
 import shutil
 import signal
@@ -278,7 +279,9 @@ def test_other_sentences_are_noticed(
 
     def other(*values: Any, **named: Any) -> Any:
         material = prepare(*values, **named)
-        return replace(material, pairs=material.pairs[1:])
+        train_pairs = copy.deepcopy(material.train)
+        train_pairs.target.flat = train_pairs.target.flat[::-1]
+        return replace(material, train=train_pairs)
 
     monkeypatch.setattr(train, "prepare", other)
     assert train.main(["--resume", str(stopped)]) == 2
