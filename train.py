@@ -224,7 +224,7 @@ class Training:
         """Return what translates with a state of the model."""
         source, target = self.material.source, self.material.target
         name = self.folder.name
-        engine = TorchEngine(model)
+        engine = TorchEngine.of(model)
         return Translator(name, engine, source, target, languages=self.languages)
 
 

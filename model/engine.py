@@ -7,9 +7,11 @@ needs the library of either, since torch alone takes a second to import.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from model.config import ModelConfig
+
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ the first step it gives the end mark's share to the other tokens, so that all su
 sentence are larger by one number, 0.003 at most in 1,000 sentences of Tatoeba.)
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.engine import Hypothesis
+from model.engine import Hypothesis, Precision
 from model.transformer import Transformer
 
 
@@ -46,6 +47,15 @@ class TorchEngine:
     """Our own network, in eval mode, with the search below: an `Engine`."""
 
     model: Transformer
+    searched: Transformer
+    """What searches: the model, or its copy in bf16."""
+
+    @classmethod
+    def of(cls, model: Transformer, precision: Precision = "fp32") -> "TorchEngine":
+        """Return the engine of a model; in bf16 it may choose another near-tie."""
+        if precision == "fp32":
+            return cls(model, model)
+        return cls(model, copy.deepcopy(model).bfloat16())
 
     @property
     def config(self) -> ModelConfig:
@@ -61,7 +71,7 @@ class TorchEngine:
         longest, padding = max(map(len, sources)), self.config.padding_id
         rows = [[*ids, *[padding] * (longest - len(ids))] for ids in sources]
         source_ids = torch.tensor(rows, device=self.model.positions.device)
-        return search(self.model, source_ids, beam, length_penalty, max_steps)
+        return search(self.searched, source_ids, beam, length_penalty, max_steps)
 
 
 @torch.inference_mode()

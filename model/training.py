@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from model.distributed import ALONE, Processes, lost_process
+from model.engine import Precision
 from model.optimizer import Muon
 from model.packing import Packing
 from model.transformer import Transformer
 
-Precision = Literal["fp32", "bf16"]
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 

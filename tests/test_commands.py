@@ -474,6 +474,24 @@ def test_a_very_long_line(tiny_run: Path, tmp_path: Path, capsys: Said) -> None:
     assert len(traces) == 3 and traces[0] == traces[0]
 
 
+def test_bf16_says_nearly_the_same(
+    tiny_run: Path, capsys: Said, translator: Translator
+) -> None:
+    texts = [source for source, _ in pairs()][:20]
+    found = translator.translate(texts)
+    _translate(tiny_run, "--precision", "bf16", "--scores", *texts)
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    same = [(row, best.hypothesis.score) for row, [best] in zip(rows, found, strict=True)
+            if row[-1] == best.text]  # fmt: skip
+    assert len(same) >= 18
+    for (score, _), exact in same:
+        assert float(score) == pytest.approx(exact, abs=0.05)
+    assert any(float(score) != round(exact, 4) for (score, _), exact in same)
+    # Its attention is that of the weights as they are.
+    loaded = Translator.load(tiny_run, precision="bf16")
+    assert loaded.model.target_embedding.weight.dtype == torch.float32
+
+
 def test_scores_and_n_best(
     tiny_run: Path, capsys: Said, translator: Translator
 ) -> None:
@@ -756,7 +774,9 @@ def test_an_interrupt_while_libraries_load(tiny_run: Path) -> None:
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stderr
-    while b"data.text" not in process.stderr.readline():  # each module, once it is loaded
+    while (
+        b"data.text" not in process.stderr.readline()
+    ):  # each module, once it is loaded
         pass
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()

@@ -74,7 +74,7 @@ def _same(found: list[Hypothesis], expected: list[Hypothesis], penalty: float) -
 def test_both_engines_find_the_same(
     shaken_run: Path, exported: Path, beam: int, penalty: float
 ) -> None:
-    ours = TorchEngine(load_model(shaken_run))
+    ours = TorchEngine.of(load_model(shaken_run))
     theirs = CTranslate2Engine.load(exported)
     assert theirs.config == ours.config
     sources = _sources(200)
@@ -88,7 +88,7 @@ def test_both_engines_find_the_same(
 
 
 def test_the_cap_holds_for_both_engines(shaken_run: Path, exported: Path) -> None:
-    ours = TorchEngine(load_model(shaken_run))
+    ours = TorchEngine.of(load_model(shaken_run))
     theirs = CTranslate2Engine.load(exported)
     for cap in (1, 5, 1_000):
         expected = ours.translate(_sources(20), 3, 1.0, cap)

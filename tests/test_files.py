@@ -140,7 +140,7 @@ def test_a_trace_is_taken_without_dropout(translator: Translator) -> None:
     for layer in (*model.encoder, *model.decoder):
         layer.dropout = 0.5
     dropping = copy.copy(translator)
-    dropping.engine = TorchEngine(model)
+    dropping.engine = TorchEngine.of(model)
     made = dropping.trace(TEXT, [5, 6, 7])
     for mine, its in zip(
         made.maps, translator.trace(TEXT, [5, 6, 7]).maps, strict=True
