@@ -212,9 +212,21 @@ def _is_there(path: Path) -> bool:
     return path.exists() or path.is_symlink()
 
 
+def _leads_nowhere_else(path: Path) -> bool:
+    """Tell whether path is no link, or one as the Hugging Face cache has them.
+
+    There a snapshot's files are links into `blobs`, beside the folder of snapshots.
+    """
+    if not path.is_symlink():
+        return True
+    snapshots = path.parent.resolve().parent
+    blobs = snapshots.with_name("blobs")
+    return snapshots.name == "snapshots" and path.resolve().parent == blobs
+
+
 def _check_size(path: Path, most: int) -> None:
     """Raise `RunError` unless path is a file of its own folder, and of a sane size."""
-    if path.is_symlink() or not path.is_file():
+    if not _leads_nowhere_else(path) or not path.is_file():
         raise RunError(f"{path} is no ordinary file: train the model again")
     if (size := path.stat().st_size) > most:
         raise RunError(

@@ -481,8 +481,8 @@ def test_bf16_says_nearly_the_same(
     found = translator.translate(texts)
     _translate(tiny_run, "--precision", "bf16", "--scores", *texts)
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    same = [(row, best.hypothesis.score) for row, [best] in zip(rows, found, strict=True)
-            if row[-1] == best.text]  # fmt: skip
+    both = zip(rows, [best for [best] in found], strict=True)
+    same = [(row, best.hypothesis.score) for row, best in both if row[-1] == best.text]
     assert len(same) >= 18
     for (score, _), exact in same:
         assert float(score) == pytest.approx(exact, abs=0.05)

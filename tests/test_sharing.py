@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from huggingface_hub import ModelCard
+from sealing import change_config
 
 import translate
 from model import export
@@ -72,9 +73,7 @@ def test_the_card(tiny_run: Path, shared: Path) -> None:
 
 def test_the_licence(tiny_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
-    config = json.loads((run / "config.json").read_text("utf-8"))
-    config["corpora"] = {"/home/x/data/starter/verbs.tsv": "0" * 64}
-    (run / "config.json").write_text(json.dumps(config), "utf-8")
+    change_config(run, corpora={"/home/x/data/starter/verbs.tsv": "0" * 64})
     export_hub_folder(run, tmp_path / "starter")
     assert ModelCard.load(tmp_path / "starter" / "README.md").data.license == "mit"
     export_hub_folder(tiny_run, tmp_path / "named", "cc-by-2.0")
