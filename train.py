@@ -20,6 +20,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    # Libraries take seconds to load; Ctrl-C ends that without a traceback. Then `run`
+    # takes over.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import numpy as np
 import torch
 import tyro

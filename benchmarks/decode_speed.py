@@ -4,10 +4,11 @@
 
 The same sentences for all, greedy and with a beam of 4, in batches of 4,096 tokens of
 like length; contenders take turns, and medians count. Ours and MarianMT (Hugging Face's
-transformers) run in fp32 and in bf16. MarianMT has random weights, which know no end: it writes as many tokens for each
-batch as ours wrote for the longest of its sentences. CTranslate2 runs our weights, in
-float32 and int8. Beside the rates stand the latency of one sentence alone and what an
-attention trace costs, in forward passes. Exits with 1 where a bar is missed.
+transformers) run in fp32 and in bf16. MarianMT has random weights, which know no end:
+it writes as many tokens for each batch as ours wrote for the longest of its sentences.
+CTranslate2 runs our weights, in float32 and int8. Beside the rates stand the latency of
+one sentence alone and what an attention trace costs, in forward passes. Exits with 1
+where a bar is missed.
 """
 
 import statistics

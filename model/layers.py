@@ -43,7 +43,8 @@ def dropout_mask(
     bits = torch.empty(B * D // 4 + 1, dtype=torch.int64, device=x.device)
     bits.random_(-(2**63), None)
     numbers = bits.view(torch.int16)[: B * D].view(B, D)  # -32,768 to 32,767
-    mask = (numbers < round(keep * 2**16) - 2**15).to(x.dtype).div_(keep)
+    kept = numbers < min(round(keep * 2**16), 2**16 - 1) - 2**15
+    mask = kept.to(x.dtype).div_(keep)
     if packing is None:
         return mask[:, None]
     return mask.index_select(0, packing.sentence)

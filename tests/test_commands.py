@@ -768,21 +768,22 @@ def test_a_line_is_answered_before_the_next_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupt_while_libraries_load(tiny_run: Path) -> None:
+@pytest.mark.parametrize("script", ["translate.py", "train.py"])
+def test_an_interrupt_while_libraries_load(script: str, tmp_path: Path) -> None:
+    flags = {"translate.py": "--model", "train.py": "--out"}
     process = subprocess.Popen(
-        [sys.executable, "-X", "importtime", "translate.py", "--model", str(tiny_run)],
+        [sys.executable, "-X", "importtime", script, flags[script], tmp_path / "run"],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stderr
-    while (
-        b"data.text" not in process.stderr.readline()
-    ):  # each module, once it is loaded
+    while b"data.text" not in process.stderr.readline():  # one of our first modules
         pass
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     # The system ends it, or `run` does where it has taken over by then.
     assert process.returncode in (-signal.SIGINT, INTERRUPTED)
     assert out == b"" and b"Traceback" not in err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_prompt_for_whoever_types(tiny_run: Path) -> None:

@@ -1,0 +1,56 @@
+"""All comparisons, one after another, on one machine.
+
+    python -m benchmarks.run --model runs/tatoeba --sentences test.tsv
+
+Prints what each benchmark prints, under its command. Takes about half an hour on two
+cores, which should have nothing else to do. Exits with 1 where one of them does.
+"""
+
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from model.command import parse, run
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Run all comparisons."""
+
+    model: Path = Path("runs/tatoeba")
+    """The run directory that decodes."""
+    sentences: Path = Path("../shared/corpora/tatoeba/dev.tsv")
+    """What it decodes: sentences, one a line, or sentence TAB reference."""
+
+
+def _main() -> int:
+    arguments = parse(Arguments, None, "-m benchmarks.run")
+    decoded = [str(arguments.model), "--sentences", str(arguments.sentences)]
+    commands = [
+        ["benchmarks.train_speed"],
+        ["benchmarks.decode_speed", *decoded],
+        ["benchmarks.export_parity", *decoded],
+        ["benchmarks.cost"],
+        ["benchmarks.memory"],
+        ["benchmarks.page"],
+    ]
+    print(
+        f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
+        f"{platform.python_version()}, torch {version('torch')}, "
+        f"ctranslate2 {version('ctranslate2')}, transformers {version('transformers')}"
+    )
+    worst = 0
+    for command in commands:
+        print(f"\n$ python -m {' '.join(command)}", flush=True)
+        ran = subprocess.run([sys.executable, "-m", *command], check=False)
+        worst = max(worst, ran.returncode)
+    return int(worst > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(run(_main, "benchmarks.run"))
