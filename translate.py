@@ -341,7 +341,7 @@ class Arguments:
     device: str = "cpu"
     """Where to compute: cpu, cuda or mps."""
     precision: Precision = "fp32"
-    """bf16: up to twice as fast where the processor has it; near-ties may change."""
+    """bf16: faster for many sentences, where the processor has it; near-ties change."""
     engine: EngineName = "torch"
     """What computes: ctranslate2 takes an export, starts at once, and is faster."""
 
