@@ -1,5 +1,6 @@
 """What holds for any text, any pairs, any trace and any tokens."""
 
+import csv
 import functools
 import io
 import json
@@ -252,7 +253,39 @@ def _as_two_files(pairs: Sequence[Pair], end: str, folder: Path) -> str:
     return ",".join(map(str, paths))
 
 
-FORMATS = (_as_tsv, _as_wide_tsv, _as_two_files)
+def _as_jsonl(pairs: Sequence[Pair], end: str, folder: Path) -> str:
+    path = folder / "pairs.jsonl"
+    rows = (json.dumps({"en": a, "ja": b}, ensure_ascii=False) for a, b in pairs)
+    path.write_bytes("".join(row + end for row in rows).encode())
+    return str(path)
+
+
+def _as_nested_jsonl(pairs: Sequence[Pair], end: str, folder: Path) -> str:
+    path = folder / "nested.jsonl"
+    rows = (json.dumps({"translation": {"ja": b, "en": a}, "n": 1}) for a, b in pairs)
+    path.write_bytes("".join(row + end for row in rows).encode())
+    return str(path)
+
+
+def _as_csv(pairs: Sequence[Pair], end: str, folder: Path) -> str:
+    path = folder / "pairs.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator=end)
+        writer.writerows([("ja", "en"), *((b, a) for a, b in pairs)])
+    return str(path)
+
+
+def _as_parquet(pairs: Sequence[Pair], _: str, folder: Path) -> str:
+    path = folder / "pairs.parquet"
+    columns = {"en": [a for a, _ in pairs], "ja": [b for _, b in pairs]}
+    Dataset.from_dict(columns).to_parquet(path)
+    return str(path)
+
+
+FORMATS = (
+    _as_tsv, _as_wide_tsv, _as_two_files, _as_jsonl, _as_nested_jsonl, _as_csv,
+    _as_parquet,
+)  # fmt: skip
 # A mark at the start of a file and a \r at the end of a line are dropped, as stated.
 SIDE = texts(exclude="\n\t\ufeff").map(lambda text: text.rstrip("\r"))
 LONG = st.integers(1, 4).map(lambda n: "長い " * (100 * n))
