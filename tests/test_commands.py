@@ -774,6 +774,7 @@ def test_an_interrupt_while_libraries_load(script: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", script, flags[script], tmp_path / "run"],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr
     while b"data.text" not in process.stderr.readline():  # one of our first modules
