@@ -70,6 +70,9 @@ def corpus_hashes(name: str) -> dict[str, str]:
                  if not any(part.startswith(".") for part in path.parts)]  # fmt: skip
     found = {}
     for path in paths:
+        # What is no file might have no end (/dev/zero, a pipe).
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise TextError(f"{path} is no ordinary file: give one")
         if not path.is_dir():
             with path.open("rb") as file:
                 found[str(path)] = hashlib.file_digest(file, "sha256").hexdigest()
