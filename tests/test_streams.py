@@ -31,7 +31,12 @@ def _shell(line: str) -> "subprocess.CompletedProcess[bytes]":
         # What is meant for a closed stderr never goes to stdout.
         ("2>&-", 0, b"text\n", b""),
         (">&-", 2, b"", b"warning\nc.py: standard output is closed: send it somewhere"),
-        (">/dev/full", 2, b"", b"warning\nc.py: No space left on device"),
+        (
+            ">/dev/full",
+            2,
+            b"",
+            b"warning\nc.py: No space left on device: make room on that disk",
+        ),
         ("2>/dev/full", 2, b"", b""),
         (">&- 2>&-", 2, b"", b""),
         ("2>&1 | true", 0, b"", b""),
