@@ -58,7 +58,7 @@ from model.checkpoint import (
 )
 from model.command import INTERRUPTED, check_device, parse, run
 from model.config import ModelConfig
-from model.distributed import Processes, is_restart, start_processes
+from model.distributed import Processes, is_restart, joined_processes
 from model.search import TorchEngine
 from model.training import (
     Diverged,
@@ -242,7 +242,7 @@ def _main(argv: list[str]) -> int:
     arguments = parse_arguments(argv)
     tune_memory()
     with ExitStack() as held:
-        processes = start_processes()
+        processes = held.enter_context(joined_processes())
         if not processes.is_first:
             nowhere = held.enter_context(Path(os.devnull).open("w"))
             held.enter_context(redirect_stdout(nowhere))

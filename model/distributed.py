@@ -75,10 +75,12 @@ class Processes:
 ALONE = Processes()
 
 
-def start_processes() -> Processes:
-    """Join the processes that `torchrun` started; without it, return `ALONE`."""
+@contextmanager
+def joined_processes() -> Iterator[Processes]:
+    """Join the processes that `torchrun` started; without it, give `ALONE`."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return ALONE
+        yield ALONE
+        return
     # Gloo carries what is on the CPU, NCCL the gradients on GPUs.
     backend = "gloo"
     if torch.cuda.is_available():
@@ -89,7 +91,11 @@ def start_processes() -> Processes:
         distributed.init_process_group(
             backend, store=_agent_store(), rank=rank, world_size=count
         )
-    return Processes(rank, count)
+    try:
+        yield Processes(rank, count)
+    finally:
+        # Else a thread of gloo's may outlive what it needs, and abort the process.
+        distributed.destroy_process_group()
 
 
 def _agent_store() -> Any:

@@ -11,7 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from model.config import ModelConfig
-from model.distributed import start_processes
+from model.distributed import Processes, joined_processes
 from model.training import Recipe, TrainingState
 from model.transformer import Transformer
 
@@ -33,8 +33,11 @@ def batch(step: int, rows: int = 30) -> list[torch.Tensor]:
 
 
 def main() -> None:
-    out, accumulate, *rest = sys.argv[1:]
-    processes = start_processes()
+    with joined_processes() as processes:
+        train(processes, *sys.argv[1:])
+
+
+def train(processes: Processes, out: str, accumulate: str, *rest: str) -> None:
     torch.manual_seed(1)
     config = ModelConfig(40, 50, width=32, heads=4, feed_forward=48, dropout=0.0)
     recipe = Recipe(learning_rate=1e-3, warmup=2, accumulate=int(accumulate),
@@ -53,8 +56,6 @@ def main() -> None:
         weights = dict(state.model.named_parameters())
         saved = {"gradients": gradients, "losses": losses, "weights": weights}
         torch.save(saved, out)
-    if processes.count > 1:
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
