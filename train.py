@@ -59,6 +59,7 @@ from model.checkpoint import (
 from model.command import INTERRUPTED, check_device, parse, run
 from model.config import ModelConfig
 from model.distributed import Processes, is_restart, joined_processes
+from model.memory import release_freed_memory, tune_memory
 from model.search import TorchEngine
 from model.training import (
     Diverged,
@@ -67,8 +68,6 @@ from model.training import (
     TrainingState,
     batch_loss,
     hardware_precisions,
-    release_freed_memory,
-    tune_memory,
 )
 from model.transformer import Transformer
 from translate import Translator

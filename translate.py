@@ -32,6 +32,7 @@ from model.checkpoint import (
 from model.command import check_device, parse, printable, run
 from model.engine import Engine, Hypothesis, Precision
 from model.hub import local_folder
+from model.memory import tune_memory
 from model.serving import WEIGHTS, CTranslate2Engine, check_ctranslate2
 
 if TYPE_CHECKING:  # slow to import, torch above all, and not all translations need it
@@ -435,6 +436,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Arguments) -> None:
+    tune_memory()
     translator = Translator.load(
         arguments.model, arguments.device, arguments.engine, arguments.precision
     )

@@ -29,8 +29,9 @@ from data.batching import make_batch, plan_batches
 from data.preparation import prepare
 from model.command import parse, run
 from model.config import ModelConfig
+from model.memory import tune_memory
 from model.search import search
-from model.training import TrainingState, hardware_precisions, tune_memory
+from model.training import TrainingState, hardware_precisions
 from model.transformer import Transformer
 from train import PRESETS
 

@@ -30,8 +30,9 @@ from data.preparation import Material, prepare
 from model.command import parse, run
 from model.config import ModelConfig
 from model.engine import Hypothesis
+from model.memory import tune_memory
 from model.search import search
-from model.training import Recipe, tune_memory
+from model.training import Recipe
 from train import PRESETS
 from translate import Translator
 

@@ -35,7 +35,8 @@ from benchmarks.peers import Marian, TorchTransformer, training_step
 from data.batching import Batch, EncodedPairs, encode_pairs, make_batch, plan_batches
 from model.command import parse, run
 from model.config import ModelConfig
-from model.training import Recipe, TrainingState, hardware_precisions, tune_memory
+from model.memory import tune_memory
+from model.training import Recipe, TrainingState, hardware_precisions
 from model.transformer import Transformer
 
 Contender = Literal[

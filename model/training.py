@@ -1,9 +1,7 @@
 """What a training step does, and all that a training has to remember between steps."""
 
 import copy
-import ctypes
 import math
-import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -333,32 +331,3 @@ def _optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimize
         groups.append({"params": matrices, "weight_decay": decay})
     adamw = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)
     return [*optimizers, adamw]
-
-
-def tune_memory() -> None:
-    """Settle how the C library and oneDNN use memory; to be called before a training.
-
-    glibc hands every large buffer back to the system and gets it again, page by page,
-    an instant later, which took a third of a step; it is asked to keep them. oneDNN
-    keeps the kernels of the last 1,024 shapes; the shapes that recur are fewer.
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "512")
-    if (mallopt := _c_function("mallopt")) is not None:
-        trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # names in malloc.h
-        mallopt(mmap_threshold, 1 << 30)
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(top_pad, 64 << 20)
-
-
-def release_freed_memory() -> None:
-    """Give freed memory back to the system once, where the C library can.
-
-    After `tune_memory` it keeps what preparing the corpus and a trial in fp32 needed.
-    """
-    if (malloc_trim := _c_function("malloc_trim")) is not None:
-        malloc_trim(0)
-
-
-def _c_function(name: str) -> Any:
-    """Return a function of the C library, or None where it has none of that name."""
-    return getattr(ctypes.CDLL(None), name, None) if os.name == "posix" else None
