@@ -1,9 +1,7 @@
 """Train a translation model on pairs of sentences."""
 
 import copy
-import glob
 import hashlib
-import json
 import math
 import os
 import shlex
@@ -30,7 +28,7 @@ import torch
 import tyro
 from tqdm import tqdm
 
-from data.batching import Batch, EncodedPairs, epochs, make_batch, plan_batches
+from data.batching import Batch, epochs, make_batch, plan_batches
 from data.corpus import COLUMNS, Pair
 from data.metrics import score
 from data.preparation import STARTER, Material, corpus_hashes, prepare
@@ -46,20 +44,27 @@ from model.checkpoint import (
     drop_latest_state,
     load_model,
     load_state,
-    lock_run,
     model_config,
     read_config,
-    remove_leftovers,
     save_config,
     save_state,
     save_weights,
     sync,
     write_atomically,
 )
-from model.command import INTERRUPTED, check_device, parse, run
+from model.command import (
+    INTERRUPTED,
+    Stop,
+    check_device,
+    parse,
+    run,
+    stop_request,
+)
 from model.config import ModelConfig
 from model.distributed import Processes, is_restart, joined_processes
+from model.folders import folder_beside, lock_run, put_in_place, remove_leftovers
 from model.memory import release_freed_memory, tune_memory
+from model.metrics import append_metrics, cut_metrics, sync_metrics
 from model.search import TorchEngine
 from model.training import (
     Diverged,
@@ -75,15 +80,15 @@ from translate import Translator
 BEGAN = time.perf_counter()
 DEV_TRANSLATED, SAMPLES = 500, 3
 TRIAL_STEPS = 8
-RESERVED = 0.1
-"""Share of --minutes that validations and saves take."""
+RESERVED, MOST_RESERVED = (0.04, 20), 0.1
+"""For saves, validations and the end: a share of --minutes and seconds besides, but no
+larger share than the last."""
 SAVE_SECONDS = 60.0
 LOG_STEPS = 10
 ARTICLE = {"en": "I love machine learning", "ja": "私は機械学習が大好きです。"}
 """The sentence that the articles on attention take; never trained on."""
 ARTICLE_GOLD = "0-0 1-4 2-1 3-2 1?3 1?5"
 """Its word alignment, by the starter corpus's words."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -187,8 +192,19 @@ PRESETS = {
         minutes=10,
     ),
     "base": Preset(
-        Shape(width=256, feed_forward=1024, encoder_layers=4, vocabulary=8_000),
-        Recipe(optimizer="muon", learning_rate=2e-3, batch_tokens=4_096),
+        Shape(
+            width=256,
+            feed_forward=1024,
+            encoder_layers=4,
+            vocabulary=8_000,
+            dropout=0.15,
+        ),
+        Recipe(
+            optimizer="muon",
+            learning_rate=2e-3,
+            batch_tokens=4_096,
+            subword_dropout=0.1,
+        ),
         minutes=60,
     ),
 }
@@ -263,7 +279,7 @@ def _run(training: Training) -> int:
     first, done = training.processes.is_first, training.state.step
     training.bar = tqdm(total=training.steps, initial=done, unit="step",
                         dynamic_ncols=True, disable=not first)  # fmt: skip
-    with training.bar, _stop_request() as stop:
+    with training.bar, stop_request() as stop:
         finished = _train(training, stop)
     if not first:
         return 0 if finished else INTERRUPTED
@@ -330,7 +346,7 @@ def _begin(
     beside = None
     if processes.is_first:
         _check_out(arguments, held)
-        beside = _folder_beside(arguments.out.resolve(), held)
+        beside = folder_beside(arguments.out.resolve(), held)
     with processes.in_turn():  # what the first has prepared is there for the others
         material = _prepare(arguments, arguments.init)
     model = _new_model(arguments, material)
@@ -356,7 +372,7 @@ def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
         sync(path)
     training.arguments = replace(arguments, out=beside)
     _save(training)
-    _put_in_place(beside, arguments.out.resolve())
+    put_in_place(beside, arguments.out.resolve())
     training.arguments = arguments
 
 
@@ -372,39 +388,6 @@ def _check_out(arguments: Arguments, held: ExitStack) -> None:
             f"{folder} is no run directory: not overwritten; give another --out"
         )
     held.callback(lock_run(folder).release)
-
-
-def _folder_beside(folder: Path, held: ExitStack) -> Path:
-    """Make, beside folder, the one that will take its name; leave nothing on failure.
-
-    What trainings that were killed have left there is removed.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):
-        try:
-            lock = lock_run(left)
-        except RunError:
-            raise RunError(
-                f"another training prepares {folder}: give another --out"
-            ) from None
-        shutil.rmtree(left)
-        lock.release()
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    beside.mkdir()
-    held.callback(shutil.rmtree, beside, ignore_errors=True)
-    held.callback(lock_run(beside).release)
-    return beside
-
-
-def _put_in_place(beside: Path, folder: Path) -> None:
-    """Give a new run directory its name; the run that had it goes, if there is one."""
-    old = beside.with_suffix(".old.tmp")
-    if folder.exists():
-        folder.rename(old)
-    beside.rename(folder)
-    sync(folder.parent)
-    if old.exists():
-        shutil.rmtree(old)
 
 
 def _write_words(arguments: Arguments, material: Material, folder: Path) -> None:
@@ -466,7 +449,7 @@ def _mend_folder(training: Training, is_previous: bool) -> None:
         drop_latest_state(folder)
         print(f"The last save in {folder} is damaged; going on from the one before it.")
     remove_leftovers(folder)
-    _cut_metrics(folder, training.state.step)
+    cut_metrics(folder, training.state.step)
     if training.best:
         save_weights(folder, training.best["weights"])
 
@@ -514,14 +497,6 @@ def _made_of(
     arguments: Arguments, material: Material, shape: ModelConfig
 ) -> dict[str, Any]:
     """Return, by name, what must be the same for a training to go on."""
-
-    def digest(pairs: EncodedPairs) -> str:
-        found = hashlib.sha256()
-        for side in (pairs.source, pairs.target):
-            for array in (side.flat, side.starts, side.lengths):
-                found.update(np.ascontiguousarray(array))
-        return found.hexdigest()
-
     sides = (material.source, material.target)
     return {
         **asdict(shape),
@@ -531,8 +506,8 @@ def _made_of(
         },
         "seed": arguments.seed,
         "validations": arguments.validations,
-        "the training sentences": digest(material.train),
-        "the dev sentences": digest(material.dev_encoded),
+        "the training sentences": material.train.sha256(),
+        "the dev sentences": material.dev_encoded.sha256(),
     }
 
 
@@ -629,7 +604,10 @@ def _plan(
         }
     precision = min(candidates, key=lambda candidate: seconds[candidate])
     if minutes is not None:
-        left = minutes * 60 * (1 - RESERVED) - (time.perf_counter() - BEGAN)
+        share, seconds_besides = RESERVED
+        whole = minutes * 60
+        reserved = min(share * whole + seconds_besides, MOST_RESERVED * whole)
+        left = whole - reserved - (time.perf_counter() - BEGAN)
         steps = max(1, int(processes.from_first(left) / seconds[precision]))
     print(f"{steps:,} steps in {precision}")
     return precision, steps
@@ -667,7 +645,7 @@ def _step(state: TrainingState, batch: Batch, steps: int) -> float:
     return state.train_step(batch.source, batch.target_in, batch.target_out, steps)
 
 
-def _train(training: Training, stop: "Stop") -> bool:
+def _train(training: Training, stop: Stop) -> bool:
     """Run the steps that are left; return False where it was asked to stop before."""
     arguments, state, steps = training.arguments, training.state, training.steps
     parts = range(1, arguments.validations + 1)
@@ -799,34 +777,12 @@ def _dev_loss(training: Training) -> float:
 
 def _record(training: Training, **figures: Any) -> None:
     """Append a line to metrics.jsonl."""
-    seconds = round(time.perf_counter() - training.began, 2)
-    line = {"step": training.state.step, "seconds": seconds, **figures}
-    with (training.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-
-
-def _cut_metrics(folder: Path, step: int) -> None:
-    """Forget what was recorded after a step: it will be done again."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_bytes().splitlines() if path.is_file() else []
-    kept = [line for line in lines if _recorded_by(line, step)]
-    content = b"".join(line + b"\n" for line in kept)
-    write_atomically(path, lambda to: to.write_bytes(content))
-
-
-def _recorded_by(line: bytes, step: int) -> bool:
-    """Tell whether a line is whole and a record from no later than a step."""
-    try:
-        found = json.loads(line)
-        return bool(found["step"] <= step and "event" not in found)
-    except (ValueError, TypeError, KeyError):  # half a line, after a crash
-        return False
+    seconds = time.perf_counter() - training.began
+    append_metrics(training.folder, training.state.step, seconds, **figures)
 
 
 def _save(training: Training) -> None:
-    metrics = training.folder / "metrics.jsonl"
-    if metrics.exists():  # what was recorded until now must outlast this save
-        sync(metrics)
+    sync_metrics(training.folder)  # what was recorded until now must outlast this save
     save_state(
         training.folder,
         {
@@ -863,31 +819,6 @@ def _corpus_hashes(arguments: Arguments) -> dict[str, str]:
     """Return what tells whether a corpus has changed, by file."""
     names = [*arguments.corpus, arguments.dev, arguments.test]
     return corpus_hashes(name for name in names if name)
-
-
-@dataclass
-class Stop:
-    """Whether somebody asked the training to stop."""
-
-    asked: bool = False
-
-
-@contextmanager
-def _stop_request() -> Iterator[Stop]:
-    """Let Ctrl-C and SIGTERM ask for a stop after the step; a second one insists."""
-    stop = Stop()
-
-    def ask(number: int, _: object) -> None:
-        if stop.asked:
-            raise KeyboardInterrupt
-        stop.asked = True
-
-    before = {number: signal.signal(number, ask) for number in STOP_SIGNALS}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _finish(training: Training) -> None:

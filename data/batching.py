@@ -1,5 +1,6 @@
 """Encoded pairs in batches: like lengths together, a budget of tokens for each."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,6 +115,14 @@ class EncodedPairs:
         order = np.lexsort((self.source.lengths, self.target.lengths))
         self.source.write(folder / "source", order)
         self.target.write(folder / "target", order)
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of all ids, in hexadecimal."""
+        found = hashlib.sha256()
+        for side in (self.source, self.target):
+            for array in (side.flat, side.starts, side.lengths):
+                found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
 
 
 @dataclass(frozen=True)

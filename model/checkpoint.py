@@ -22,8 +22,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from model.config import ModelConfig
 
 if TYPE_CHECKING:  # torch takes a second to import; not all that read a run need it
@@ -42,7 +40,7 @@ MOST_BYTES = {
     "source_words.txt": 32 * MB,
 }
 """The files beside the model that are read, and the size up to which they are."""
-_CONFIG, _WEIGHTS, _LOCK = "config.json", "model.safetensors", ".lock"
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _MOST_CONFIG, _MOST_HEADER = MB, 4 * MB
 
 
@@ -96,28 +94,6 @@ def sha256(path: Path) -> str:
         raise RunError(f"{path} is no ordinary file: give one")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def lock_run(run: Path) -> FileLock:
-    """Return the lock of a run directory; it is held until released, or to the end.
-
-    The system takes it from a process that dies. Raises `RunError` where another
-    process, or another training of this one, holds it.
-    """
-    lock = FileLock(run / _LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise RunError(
-            f"another training is at work in {run}: wait for it, or give another --out"
-        ) from None
-    return lock
-
-
-def remove_leftovers(run: Path) -> None:
-    """Remove what a write that a crash interrupted has left in a locked directory."""
-    for path in run.glob(".*.tmp"):
-        path.unlink()
 
 
 def save_config(run: Path, model: ModelConfig, about: Mapping[str, Any]) -> None:

@@ -11,7 +11,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ import tyro
 
 T = TypeVar("T")
 BAD_INPUT, INTERRUPTED = 2, 130
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _REMEDIES = {
     errno.ENOSPC: ": make room on that disk",
     errno.EDQUOT: ": make room on that disk",
@@ -100,6 +102,31 @@ def run(main: Callable[[], int | None], program: str) -> int:
     except ValueError as error:
         _say(f"{program}: {printable(' '.join(str(error).split()))}")
     return BAD_INPUT
+
+
+@dataclass
+class Stop:
+    """Whether somebody asked for a stop."""
+
+    asked: bool = False
+
+
+@contextlib.contextmanager
+def stop_request() -> Iterator[Stop]:
+    """Let Ctrl-C and SIGTERM ask for a stop after the step; a second one insists."""
+    stop = Stop()
+
+    def ask(number: int, _: object) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    before = {number: signal.signal(number, ask) for number in STOP_SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def printable(text: str) -> str:

@@ -18,7 +18,8 @@ from sealing import change_config, seal
 from test_resume import assert_equal_runs, signals_at
 
 import train
-from model.checkpoint import load_state, lock_run, read_config
+from model.checkpoint import load_state, read_config
+from model.folders import lock_run
 from model.training import TrainingState
 from translate import Translator
 

@@ -1,0 +1,229 @@
+"""What each trick for training speed does to what is learned.
+
+    python -m benchmarks.tricks
+
+Trains the starter corpus's model for some hundred steps with every trick on, then with
+one after another switched off, from the same seeds: the plain way to compute the same
+thing takes its place. Prints the dev losses, without smoothing, and the target tokens a
+second. A trick that only orders arithmetic otherwise changes the last bits alone; one
+that draws random numbers otherwise (dropout), or rounds (bf16), may differ as much as
+two seeds do. Kept memory is left out: it changes no number. Exits with 1 where a trick
+costs more than three standard errors of the difference between seeds.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import model.training as model_training
+from data.batching import Batch, EncodedPairs, epochs, make_batch, plan_batches
+from data.preparation import Material, prepare
+from data.tokenizer import PADDING
+from model.attention import NO_TRACE, Trace
+from model.command import parse, run
+from model.config import ModelConfig
+from model.engine import Precision
+from model.memory import tune_memory
+from model.optimizer import orthogonalise
+from model.packing import Packing
+from model.training import TrainingState, batch_loss, hardware_precisions
+from model.transformer import Transformer
+from train import PRESETS
+
+Trick = Callable[[], "Iterator[None]"]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Switch off one trick for training speed after another."""
+
+    steps: int = 400
+    """How long to train."""
+    seeds: tuple[int, ...] = (1, 2, 3)
+    """Where each training starts from."""
+    corpus: str = "starter"
+    """What to train on, with the tiny preset's shape and recipe."""
+    optimizer: str = "muon"
+    """adamw or muon."""
+
+
+def padded_loss(
+    model: Transformer,
+    source: Tensor,
+    target_in: Tensor,
+    target_out: Tensor,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """`batch_loss` over padded sentences in place of a packed stream of tokens."""
+    mask = model.source_mask(source)
+    hidden = model.decode(target_in, model.encode(source), mask)
+    real = target_out != PADDING
+    logits, truth = model.logits(hidden[real]), target_out[real]
+    loss: Tensor = model_training._CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        logits, truth, len(truth), label_smoothing
+    )
+    return loss
+
+
+def mask_for_each_position(
+    x: Tensor, probability: float, packing: Packing | None = None
+) -> Tensor:
+    """`dropout_mask` as `torch.nn.Dropout` draws it."""
+    return F.dropout(torch.ones_like(x), probability)
+
+
+def mask_of_bernoulli(
+    x: Tensor, probability: float, packing: Packing | None = None
+) -> Tensor:
+    """`dropout_mask` with torch's own random numbers."""
+    B = x.shape[0] if packing is None else packing.B
+    mask = F.dropout(torch.ones(B, x.shape[-1], dtype=x.dtype), probability)
+    return mask[:, None] if packing is None else mask[packing.sentence]
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, trace: Trace = NO_TRACE
+) -> Tensor:
+    """`attention` by torch's own kernel."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+class WholeCrossEntropy:
+    """`_CrossEntropy` by torch's own, over all logits at once."""
+
+    @staticmethod
+    def apply(logits: Tensor, target: Tensor, real: int, smoothing: float) -> Tensor:
+        return F.cross_entropy(
+            logits[:real].float(), target[:real], label_smoothing=smoothing
+        )
+
+
+def one_after_another(matrices: Tensor) -> Tensor:
+    """`orthogonalise` for one matrix at a time."""
+    return torch.cat([orthogonalise(matrix[None]) for matrix in matrices])
+
+
+OFF: dict[str, dict[str, object]] = {
+    "a packed stream of tokens": {"model.training.batch_loss": padded_loss},
+    "shapes that recur": {
+        "data.batching.ROWS": 1,
+        "data.batching.COLUMNS": 1,
+        "data.batching.FEWEST_COLUMNS": 1,
+        "model.packing.ROUND": 1,
+    },
+    "one dropout mask for all positions": {
+        "model.layers.dropout_mask": mask_for_each_position,
+        "model.transformer.dropout_mask": mask_for_each_position,
+    },
+    "masks from 16 random bits": {
+        "model.layers.dropout_mask": mask_of_bernoulli,
+        "model.transformer.dropout_mask": mask_of_bernoulli,
+    },
+    "explicit attention": {"model.attention.attention": fused_attention},
+    "cross-entropy in pieces": {"model.training._CrossEntropy": WholeCrossEntropy},
+    "matrices of one shape together (Muon)": {
+        "model.optimizer.orthogonalise": one_after_another
+    },
+    "bf16": {},
+}
+"""What takes the place of what, by the trick that it switches off."""
+
+
+@contextmanager
+def switched_off(trick: str) -> Iterator[None]:
+    """Let the plain way stand in for a trick."""
+    with ExitStack() as patches:
+        for name, plain in OFF.get(trick, {}).items():
+            patches.enter_context(patch(name, plain))
+        yield
+
+
+def train(
+    material: Material, arguments: Arguments, seed: int, precision: Precision
+) -> tuple[float, float]:
+    """Return the dev loss after some steps, and target tokens a second."""
+    preset = PRESETS["tiny"]
+    shape = asdict(preset.shape)
+    del shape["vocabulary"]
+    recipe = replace(preset.recipe, warmup=100)
+    if arguments.optimizer == "muon":
+        recipe = replace(recipe, optimizer="muon", learning_rate=2e-3)
+    torch.manual_seed(seed)
+    model = Transformer(
+        ModelConfig(len(material.source), len(material.target), **shape)
+    )
+    state, tokens = TrainingState(model, recipe, precision), 0
+    began = time.perf_counter()
+    order = epochs(material.train, recipe.batch_tokens, seed)
+    for _, rows in islice(order, arguments.steps):
+        batch = make_batch(material.train, rows, PADDING)
+        state.train_step(*_ids(batch), arguments.steps)
+        tokens += batch.target_tokens
+    rate = tokens / (time.perf_counter() - began)
+    return dev_loss(state.averaged, material.dev_encoded), rate
+
+
+def _ids(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    return batch.source, batch.target_in, batch.target_out
+
+
+@torch.inference_mode()
+def dev_loss(model: Transformer, pairs: EncodedPairs) -> float:
+    """Return the mean loss of a dev token, in nats, without smoothing."""
+    total, tokens = 0.0, 0
+    for rows in plan_batches(pairs, tokens=8_192):
+        batch = make_batch(pairs, rows, PADDING)
+        total += batch_loss(model, *_ids(batch)).item() * batch.target_tokens
+        tokens += batch.target_tokens
+    return total / tokens
+
+
+def _main() -> int:
+    arguments = parse(Arguments, None, "-m benchmarks.tricks")
+    tune_memory()
+    shape = PRESETS["tiny"].shape
+    material = prepare(
+        [arguments.corpus], None, None, reverse=False, vocabulary=shape.vocabulary,
+        max_length=shape.max_length, seed=1,
+    )  # fmt: skip
+    fastest = hardware_precisions("cpu")[-1]
+    everything, worst = _row("every trick on", material, arguments, fastest), 0.0
+    for trick in OFF:
+        precision: Precision = "fp32" if trick == "bf16" else fastest
+        if trick == "bf16" and fastest == "fp32":
+            continue
+        with switched_off(trick):
+            losses = _row(f"without {trick}", material, arguments, precision)
+        gained = [on - off for on, off in zip(everything, losses, strict=True)]
+        error = statistics.stdev(gained) / len(gained) ** 0.5 if gained[1:] else 0.0
+        worst = max(worst, statistics.mean(gained) - 3 * error)
+        print(
+            f"{'':<6}the trick costs {statistics.mean(gained):+.4f} of dev loss, "
+            f"standard error {error:.4f}"
+        )
+    return int(worst > 0)
+
+
+def _row(
+    name: str, material: Material, arguments: Arguments, precision: Precision
+) -> list[float]:
+    """Train from each seed; print and return the dev losses."""
+    found = [train(material, arguments, seed, precision) for seed in arguments.seeds]
+    losses, rates = [loss for loss, _ in found], [rate for _, rate in found]
+    listed = ", ".join(f"{loss:.4f}" for loss in losses)
+    rate = statistics.median(rates)
+    print(f"{name:<46} {listed}   {rate:8,.0f} target tokens/s", flush=True)
+    return losses
+
+
+if __name__ == "__main__":
+    sys.exit(run(_main, "benchmarks.tricks"))

@@ -1,0 +1,68 @@
+"""A run directory's own name: who may write in it, and how a new one takes it."""
+
+import glob
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from model.checkpoint import RunError, sync
+
+_LOCK = ".lock"
+
+
+def lock_run(run: Path) -> FileLock:
+    """Return the lock of a run directory; it is held until released, or to the end.
+
+    The system takes it from a process that dies. Raises `RunError` where another
+    process, or another training of this one, holds it.
+    """
+    lock = FileLock(run / _LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunError(
+            f"another training is at work in {run}: wait for it, or give another --out"
+        ) from None
+    return lock
+
+
+def folder_beside(folder: Path, held: ExitStack) -> Path:
+    """Make, beside folder, the one that will take its name; leave nothing on failure.
+
+    What trainings that were killed have left there is removed.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):
+        try:
+            lock = lock_run(left)
+        except RunError:
+            raise RunError(
+                f"another training prepares {folder}: give another --out"
+            ) from None
+        shutil.rmtree(left)
+        lock.release()
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    beside.mkdir()
+    held.callback(shutil.rmtree, beside, ignore_errors=True)
+    held.callback(lock_run(beside).release)
+    return beside
+
+
+def put_in_place(beside: Path, folder: Path) -> None:
+    """Give a new run directory its name; the run that had it goes, if there is one."""
+    old = beside.with_suffix(".old.tmp")
+    if folder.exists():
+        folder.rename(old)
+    beside.rename(folder)
+    sync(folder.parent)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def remove_leftovers(run: Path) -> None:
+    """Remove what a write that a crash interrupted has left in a locked directory."""
+    for path in run.glob(".*.tmp"):
+        path.unlink()

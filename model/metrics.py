@@ -1,0 +1,40 @@
+"""metrics.jsonl: how a training went, a line of JSON for each record."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint import sync, write_atomically
+
+_NAME = "metrics.jsonl"
+
+
+def append_metrics(run: Path, step: int, seconds: float, **figures: Any) -> None:
+    """Append what was found after a step, and so many seconds."""
+    line = {"step": step, "seconds": round(seconds, 2), **figures}
+    with (run / _NAME).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def sync_metrics(run: Path) -> None:
+    """Have what was appended outlast a crash."""
+    if (run / _NAME).exists():
+        sync(run / _NAME)
+
+
+def cut_metrics(run: Path, step: int) -> None:
+    """Forget what was recorded after a step: it will be done again."""
+    path = run / _NAME
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    kept = [line for line in lines if _recorded_by(line, step)]
+    content = b"".join(line + b"\n" for line in kept)
+    write_atomically(path, lambda to: to.write_bytes(content))
+
+
+def _recorded_by(line: bytes, step: int) -> bool:
+    """Tell whether a line is whole and a record from no later than a step."""
+    try:
+        found = json.loads(line)
+        return bool(found["step"] <= step and "event" not in found)
+    except (ValueError, TypeError, KeyError):  # half a line, after a crash
+        return False
