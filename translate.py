@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
 
 import tyro
 
+from data.consensus import expected_chrf
 from data.text import ArrivingLines, read_file, read_lines, words_of
 from data.tokenizer import Tokenizer
 from explain.glossary import Glossary, read_glossary
@@ -45,6 +46,8 @@ CHUNK = 512
 """Lines that are read, translated and written together, at most."""
 BATCH_TOKENS = 4096
 """Source tokens that are decoded together, padding and beam counted."""
+FEWEST_TO_AGREE = 3
+"""Of two hypotheses neither has another to agree with."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,13 @@ class Translation:
     """Tokens of the source, its end mark included."""
     cut: bool
     """True where the source was longer than the model reads, and its end left out."""
+    agreement: float | None = None
+    """The chrF that the other hypotheses let expect, where it is what ranks them."""
+
+    @property
+    def score(self) -> float:
+        """What translations of a sentence are ranked by."""
+        return self.hypothesis.score if self.agreement is None else self.agreement
 
 
 class Translator:
@@ -143,11 +153,12 @@ class Translator:
         beam: int = 1,
         length_penalty: float = 1.0,
         max_steps: int | None = None,
+        consensus: bool = False,
     ) -> list[list[Translation]]:
         """Return the translations of each text, best first; none for a blank text.
 
         A text's translations do not depend on the others. Scores are those of
-        `model.search`.
+        `model.search`, or with consensus those of `data.consensus`.
         """
         limit = self.engine.config.max_length - 1
         encoded = [self.source.encode(text) if text.strip() else [] for text in texts]
@@ -171,7 +182,7 @@ class Translator:
                     )
                     for hypothesis in ranked
                 ]
-        return found
+        return [_by_consensus(ranked) for ranked in found] if consensus else found
 
     def trace(
         self, source: str, target: str | Sequence[int], complete: bool = True
@@ -277,6 +288,21 @@ def _load_engine(
     return TorchEngine.of(load_model(folder, device), precision)
 
 
+def _by_consensus(found: Sequence[Translation]) -> list[Translation]:
+    """Return translations of one text, those first that the others are most like."""
+    if not found:
+        return []
+    agreements = expected_chrf(
+        [one.text for one in found],
+        [one.hypothesis.log_probability for one in found],
+    )
+    agreed = [
+        replace(one, agreement=agreement)
+        for one, agreement in zip(found, agreements, strict=True)
+    ]
+    return sorted(agreed, key=lambda one: -one.score)
+
+
 def _batches(
     order: Sequence[int], lengths: Sequence[int], beam: int
 ) -> list[list[int]]:
@@ -309,6 +335,8 @@ class Arguments:
     """Hypotheses that the search keeps at each step; 1 is greedy search."""
     length_penalty: float = 1.0
     """Rank by log-probability / tokens to this power; higher favours longer ones."""
+    consensus: bool = False
+    """Rank the beam's hypotheses by how well the others agree with them (chrF)."""
     n_best: int = 1
     """Print this many translations of each sentence, with its line number and rank."""
     scores: bool = False
@@ -354,11 +382,15 @@ class Arguments:
                 f"--n-best {self.n_best} needs a beam at least as wide: add --beam "
                 f"{max(self.n_best, 1)}"
             )
+        if self.consensus and self.beam < FEWEST_TO_AGREE:
+            raise ValueError("--consensus compares hypotheses: add --beam 16")
         sources = [bool(self.texts), self.input is not None, self.evaluate is not None]
         if sum(sources) > 1:
             raise ValueError("give sentences, --input or --evaluate: one of them")
         if self.target is not None and len(self.texts) != 1:
             raise ValueError("--target goes with exactly one sentence, in quotes")
+        if self.target is not None and self.consensus:
+            raise ValueError("--target has no other hypotheses: leave out --consensus")
         for path in self.attention:
             _check_name(path, len(self.texts) if self.texts else None)
         written = [
@@ -569,7 +601,7 @@ def _hypotheses(
 ) -> list[list[Translation]]:
     """Return the translations to print of each text: the model's or the user's own."""
     if arguments.target is None:
-        return translator.translate(texts, arguments.beam, arguments.length_penalty)
+        return _model_translations(translator, arguments, texts)
     trace = translator.trace(texts[0], arguments.target)
     ids = trace.target.ids_out[:-1]
     total = sum(trace.target.log_probs)
@@ -577,6 +609,18 @@ def _hypotheses(
     length = len(translator.source.encode(texts[0])) + 1
     cut = length > len(trace.source.ids)
     return [[Translation(arguments.target, hypothesis, length, cut)]]
+
+
+def _model_translations(
+    translator: Translator, arguments: Arguments, texts: Sequence[str]
+) -> list[list[Translation]]:
+    """Return the model's own translations of each text."""
+    return translator.translate(
+        texts,
+        arguments.beam,
+        arguments.length_penalty,
+        consensus=arguments.consensus,
+    )
 
 
 def _printed(
@@ -592,7 +636,7 @@ def _printed(
     for rank, translation in enumerate(found[: arguments.n_best], start=1):
         columns = [translation.text]
         if arguments.scores:
-            columns.insert(0, f"{translation.hypothesis.score:.4f}")
+            columns.insert(0, f"{translation.score:.4f}")
         if arguments.n_best > 1:
             columns = [str(number), str(rank), *columns]
         if arguments.align and trace is not None:
@@ -701,9 +745,7 @@ def _evaluate(translator: Translator, arguments: Arguments) -> None:
     reverse = translator.languages == ("ja", "en")
     pairs = pairs_of(read_corpus(str(arguments.evaluate), reverse))
     began = time.perf_counter()
-    found = translator.translate(
-        [source for source, _ in pairs], arguments.beam, arguments.length_penalty
-    )
+    found = _model_translations(translator, arguments, [text for text, _ in pairs])
     seconds = time.perf_counter() - began
     hypotheses = [ranked[0].text if ranked else "" for ranked in found]
     scores = score(hypotheses, [target for _, target in pairs], translator.languages[1])
