@@ -28,7 +28,7 @@ import torch
 import tyro
 from tqdm import tqdm
 
-from data.batching import Batch, epochs, make_batch, plan_batches
+from data.batching import Batch, EncodedPairs, epochs, make_batch, plan_batches
 from data.corpus import COLUMNS, Pair
 from data.metrics import score
 from data.preparation import STARTER, Material, corpus_hashes, prepare
@@ -111,6 +111,12 @@ class Shape:
     """Tokens in the longest sentence, its end mark included."""
     vocabulary: int = 4_000
     """Tokens on each side, at most; a small corpus fills fewer."""
+
+    def config(self, source: int, target: int) -> ModelConfig:
+        """Return the configuration with vocabularies of these sizes."""
+        shape = asdict(self)
+        del shape["vocabulary"]
+        return ModelConfig(source, target, **shape)
 
 
 @dataclass(frozen=True)
@@ -572,9 +578,7 @@ def _new_model(arguments: Arguments, material: Material) -> Transformer:
     if arguments.init is not None:
         return load_model(arguments.init, arguments.device)
     torch.manual_seed(arguments.seed)
-    shape = asdict(arguments.shape)
-    del shape["vocabulary"]
-    config = ModelConfig(len(material.source), len(material.target), **shape)
+    config = arguments.shape.config(len(material.source), len(material.target))
     return Transformer(config).to(arguments.device)
 
 
@@ -709,7 +713,8 @@ def _report(training: Training, epoch: int, loss: float, pace: Pace) -> None:
 def _validate(training: Training) -> None:
     """Score the averaged model on dev, show translations, keep it if it is best."""
     material, model = training.material, training.state.averaged
-    loss = _dev_loss(training)
+    device = training.arguments.device
+    loss = dev_loss(model, material.dev_encoded, device)
     pairs = material.dev[:DEV_TRANSLATED]
     # An unripe model may never end a sentence; do not wait for it.
     longest = int(material.dev_encoded.target.lengths[:DEV_TRANSLATED].max())
@@ -755,21 +760,16 @@ def _translated(
 ) -> list[str]:
     """Return the greedy translations of the pairs' sources."""
     translator = training.translator(model)
-    found = translator.translate([a for a, _ in pairs], max_steps=max_steps)
-    return [ranked[0].text if ranked else "" for ranked in found]
+    return translator.best([a for a, _ in pairs], max_steps=max_steps)
 
 
 @torch.inference_mode()
-def _dev_loss(training: Training) -> float:
-    """Return the mean cross-entropy of a dev token, in nats, without smoothing."""
-    pairs, arguments = training.material.dev_encoded, training.arguments
+def dev_loss(model: Transformer, pairs: EncodedPairs, device: str = "cpu") -> float:
+    """Return the mean cross-entropy of a target token, in nats, without smoothing."""
     total, tokens = 0.0, 0
     for rows in plan_batches(pairs, tokens=8_192):
-        batch = make_batch(pairs, rows, training.state.model.config.padding_id)
-        batch = batch.to(arguments.device)
-        mean = batch_loss(
-            training.state.averaged, batch.source, batch.target_in, batch.target_out
-        )
+        batch = make_batch(pairs, rows, model.config.padding_id).to(device)
+        mean = batch_loss(model, batch.source, batch.target_in, batch.target_out)
         total += mean.item() * batch.target_tokens
         tokens += batch.target_tokens
     return total / tokens
@@ -850,12 +850,8 @@ def _write_page(training: Training, translator: Translator) -> Path:
 
 def _report_starter(translator: Translator, starter: StarterCorpus) -> None:
     """Print how well the starter corpus was learned, and how crisp the attention is."""
-
-    def translate(texts: Sequence[str]) -> list[str]:
-        return [ranked[0].text for ranked in translator.translate(texts)]
-
     print("\nTest sentences of the starter corpus, none of which was trained on:")
-    for result in score_tests(starter, translate):
+    for result in score_tests(starter, translator.best):
         print(
             f"  {result.name:<28}{len(result.pairs):>6,} sentences   exact "
             f"{result.exact:6.1%}   chrF {result.chrf:5.1f}"
@@ -870,7 +866,7 @@ def _report_starter(translator: Translator, starter: StarterCorpus) -> None:
             f"  {name:<28}alignment error rate {scores.error_rate:.3f}   sure links "
             f"found {scores.sure_recall:6.1%}{weight}"
         )
-    print(f"{ARTICLE['en']} → {translate([ARTICLE['en']])[0]}\n")
+    print(f"{ARTICLE['en']} → {translator.best([ARTICLE['en']])[0]}\n")
 
 
 def _write_card(training: Training) -> None:

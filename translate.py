@@ -17,7 +17,6 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_
 
 import tyro
 
-from data.consensus import expected_chrf
 from data.text import ArrivingLines, read_file, read_lines, words_of
 from data.tokenizer import Tokenizer
 from explain.glossary import Glossary, read_glossary
@@ -31,6 +30,7 @@ from model.checkpoint import (
     write_atomically,
 )
 from model.command import check_device, parse, printable, run
+from model.consensus import expected_chrf
 from model.engine import Engine, Hypothesis, Precision
 from model.hub import local_folder
 from model.memory import tune_memory
@@ -158,16 +158,14 @@ class Translator:
         """Return the translations of each text, best first; none for a blank text.
 
         A text's translations do not depend on the others. Scores are those of
-        `model.search`, or with consensus those of `data.consensus`.
+        `model.search`, or with consensus those of `model.consensus`.
         """
         limit = self.engine.config.max_length - 1
         encoded = [self.source.encode(text) if text.strip() else [] for text in texts]
         order = sorted((i for i, ids in enumerate(encoded) if ids),
                        key=lambda i: len(encoded[i]))  # fmt: skip
         found: list[list[Translation]] = [[] for _ in texts]
-        for rows in _batches(
-            order, [min(len(ids), limit) + 1 for ids in encoded], beam
-        ):
+        for rows in batches(order, [min(len(ids), limit) + 1 for ids in encoded], beam):
             sources = [
                 [*encoded[row][:limit], self.engine.config.end_id] for row in rows
             ]
@@ -183,6 +181,21 @@ class Translator:
                     for hypothesis in ranked
                 ]
         return [_by_consensus(ranked) for ranked in found] if consensus else found
+
+    def best(
+        self,
+        texts: Sequence[str],
+        beam: int = 1,
+        length_penalty: float = 1.0,
+        max_steps: int | None = None,
+        consensus: bool = False,
+    ) -> list[str]:
+        """Return the best translation of each text, as `translate` ranks them.
+
+        Of a blank text it is blank.
+        """
+        found = self.translate(texts, beam, length_penalty, max_steps, consensus)
+        return [ranked[0].text if ranked else "" for ranked in found]
 
     def trace(
         self, source: str, target: str | Sequence[int], complete: bool = True
@@ -303,9 +316,7 @@ def _by_consensus(found: Sequence[Translation]) -> list[Translation]:
     return sorted(agreed, key=lambda one: -one.score)
 
 
-def _batches(
-    order: Sequence[int], lengths: Sequence[int], beam: int
-) -> list[list[int]]:
+def batches(order: Sequence[int], lengths: Sequence[int], beam: int) -> list[list[int]]:
     """Cut sentences, ordered by length, into batches of about BATCH_TOKENS."""
     batches: list[list[int]] = []
     for row in order:
@@ -601,7 +612,12 @@ def _hypotheses(
 ) -> list[list[Translation]]:
     """Return the translations to print of each text: the model's or the user's own."""
     if arguments.target is None:
-        return _model_translations(translator, arguments, texts)
+        return translator.translate(
+            texts,
+            arguments.beam,
+            arguments.length_penalty,
+            consensus=arguments.consensus,
+        )
     trace = translator.trace(texts[0], arguments.target)
     ids = trace.target.ids_out[:-1]
     total = sum(trace.target.log_probs)
@@ -609,18 +625,6 @@ def _hypotheses(
     length = len(translator.source.encode(texts[0])) + 1
     cut = length > len(trace.source.ids)
     return [[Translation(arguments.target, hypothesis, length, cut)]]
-
-
-def _model_translations(
-    translator: Translator, arguments: Arguments, texts: Sequence[str]
-) -> list[list[Translation]]:
-    """Return the model's own translations of each text."""
-    return translator.translate(
-        texts,
-        arguments.beam,
-        arguments.length_penalty,
-        consensus=arguments.consensus,
-    )
 
 
 def _printed(
@@ -745,9 +749,13 @@ def _evaluate(translator: Translator, arguments: Arguments) -> None:
     reverse = translator.languages == ("ja", "en")
     pairs = pairs_of(read_corpus(str(arguments.evaluate), reverse))
     began = time.perf_counter()
-    found = _model_translations(translator, arguments, [text for text, _ in pairs])
+    hypotheses = translator.best(
+        [source for source, _ in pairs],
+        arguments.beam,
+        arguments.length_penalty,
+        consensus=arguments.consensus,
+    )
     seconds = time.perf_counter() - began
-    hypotheses = [ranked[0].text if ranked else "" for ranked in found]
     scores = score(hypotheses, [target for _, target in pairs], translator.languages[1])
     print(f"BLEU {scores.bleu:.1f}   {scores.bleu_signature}")
     print(f"chrF {scores.chrf:.1f}   {scores.chrf_signature}")

@@ -11,20 +11,21 @@ that fits them best.
 
 import json
 import math
+import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.large_corpus import composed
+from benchmarks.processes import figures_of
 from data.batching import make_batch, plan_batches
 from data.preparation import prepare
 from model.command import parse, run
@@ -59,7 +60,7 @@ def _epoch(corpus: Path) -> dict[str, float]:
     )  # fmt: skip
     prepared = time.perf_counter()
     state = TrainingState(
-        Transformer(_config(len(material.source), len(material.target), 128)),
+        Transformer(preset.shape.config(len(material.source), len(material.target))),
         preset.recipe,
         hardware_precisions("cpu")[-1],
     )
@@ -75,12 +76,7 @@ def _epoch(corpus: Path) -> dict[str, float]:
 
 
 def _config(source: int, target: int, max_length: int) -> ModelConfig:
-    shape = PRESETS["small"].shape
-    return ModelConfig(
-        source, target, width=shape.width, heads=shape.heads,
-        encoder_layers=shape.encoder_layers, decoder_layers=shape.decoder_layers,
-        feed_forward=shape.feed_forward, max_length=max_length,
-    )  # fmt: skip
+    return replace(PRESETS["small"].shape, max_length=max_length).config(source, target)
 
 
 def _exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
@@ -96,9 +92,9 @@ def _print_epochs() -> None:
             corpus = Path(folder, f"{count}.tsv")
             with corpus.open("w", encoding="utf-8") as file:
                 file.writelines(f"{a}\t{b}\n" for a, b in composed(count))
-            command = [sys.executable, "-m", "benchmarks.cost", "--only", str(corpus)]
-            ran = subprocess.run(command, check=True, capture_output=True, text=True)
-            found.append(json.loads(ran.stdout.splitlines()[-1]))
+            # What is prepared of these corpora is of no use to anybody later.
+            os.environ["HF_DATASETS_CACHE"] = str(Path(folder, "cache"))
+            found.append(figures_of("benchmarks.cost", "--only", str(corpus)))
             figures = found[-1]
             print(
                 f"{count:>8,} pairs: prepared in {figures['prepare']:6.1f} s, an epoch "

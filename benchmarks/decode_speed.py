@@ -15,7 +15,6 @@ an attention trace costs, in forward passes. Exits with 1 where a bar is missed.
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,12 +27,13 @@ import torch
 import tyro
 
 from benchmarks.peers import marian
+from benchmarks.processes import figures_of
 from data.text import normalise, read_file
 from model.command import parse, run
 from model.engine import Precision
 from model.export import export_ctranslate2
 from model.memory import tune_memory
-from translate import Translator, _batches
+from translate import Translator, batches
 
 Contender = Literal[
     "ours", "ours bf16", "MarianMT", "MarianMT bf16", "MarianMT bf16, memory kept",
@@ -84,14 +84,18 @@ class Marian:
     def translate(self, texts: Sequence[str], beam: int) -> None:
         """Write as many tokens as the longest of each batch's translations has."""
         end, padding = self.model.config.eos_token_id, self.model.config.pad_token_id
-        encoded = [[*self.translator.source.encode(text), end] for text in texts]
+        limit = self.translator.engine.config.max_length - 1
+        encoded = [
+            [*self.translator.source.encode(text)[:limit], end] for text in texts
+        ]
         order = sorted(range(len(texts)), key=lambda row: len(encoded[row]))
-        for rows in _batches(order, [len(ids) for ids in encoded], beam):
+        for rows in batches(order, [len(ids) for ids in encoded], beam):
             widest = max(len(encoded[row]) for row in rows)
             ids = torch.tensor(
                 [encoded[r] + [padding] * (widest - len(encoded[r])) for r in rows]
             )
             steps = 1 + max(self.lengths[beam][texts[row]] for row in rows)
+            steps = min(steps, limit)
             self.model.generate(
                 input_ids=ids,
                 attention_mask=ids != padding,
@@ -160,9 +164,8 @@ def _main() -> int:
 
 
 def _in_own_process(name: Contender) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.decode_speed", *sys.argv[1:]]
-    ran = subprocess.run([*command, "--only", name], check=True, capture_output=True)
-    figures: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
+    flags = [*sys.argv[1:], "--only", name]
+    figures: dict[str, float] = figures_of("benchmarks.decode_speed", *flags)
     return figures
 
 
@@ -192,8 +195,10 @@ def _print_trace_cost(ours: Translator, texts: Sequence[str]) -> None:
     for text in texts:
         [[best]] = ours.translate([text])
         ids = best.hypothesis.ids
-        source = torch.tensor([[*ours.source.encode(text), model.config.end_id]])
-        target = torch.tensor([[model.config.start_id, *ids]])
+        limit = model.config.max_length - 1
+        read = [*ours.source.encode(text)[:limit], model.config.end_id]
+        source = torch.tensor([read])
+        target = torch.tensor([[model.config.start_id, *ids[:limit]]])
         began = time.perf_counter()
         model(source, target)
         passed = time.perf_counter()

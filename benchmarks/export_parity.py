@@ -109,8 +109,7 @@ def _print_quality(
     for beam in (1, 4):
         chrf = {}
         for name in ("float32", "int8"):
-            found = engines[name].translate([row[0] for row in rows], beam)
-            texts = [ranked[0].text for ranked in found]
+            texts = engines[name].best([row[0] for row in rows], beam)
             chrf[name] = score(texts, references, engines[name].languages[1]).chrf
         loss = chrf["float32"] - chrf["int8"]
         print(

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from sacrebleu.metrics.bleu import BLEU
@@ -49,12 +49,16 @@ class Arguments:
     """The sentences and their references: FILE.tsv or two files FILE.en,FILE.ja."""
     train: tuple[str, ...] = ()
     """What the systems have learned from."""
-    language: str = "ja"
-    """The references' language: of two, BLEU counts Japanese by MeCab's words."""
+    language: Literal["ja", "en"] = "ja"
+    """What was translated into; BLEU counts Japanese by MeCab's words."""
     tokenized: bool = False
     """Count the words as references and translations give them, spaces between them."""
     samples: int = 1_000
     """Resamples of the bootstrap."""
+
+    def __post_init__(self) -> None:
+        if not self.systems:
+            raise ValueError("no system is named: give its file of translations")
 
 
 def masked(sentence: str, names: frozenset[str]) -> str:
@@ -105,7 +109,7 @@ def _main() -> int:
             chosen: list[tuple[str, Sequence[str]]] = [
                 (name, [lines[row] for row in rows]) for name, lines in systems.items()
             ]
-            references = [test[row][1] for row in rows]
+            references = [test[row][arguments.language == "ja"] for row in rows]
             _print_scores(chosen, references, tokenizer, arguments.samples)
     return 0
 

@@ -94,10 +94,7 @@ def _main() -> None:
     config = read_config(arguments.model)
     translator = Translator.load(arguments.model)
     starter = compose(int(config["seed"]))
-    results = score_tests(
-        starter,
-        lambda texts: [ranked[0].text for ranked in translator.translate(texts)],
-    )
+    results = score_tests(starter, translator.best)
     print(f"seed {config['seed']}, {len(starter.train):,} training pairs")
     for result in results:
         print(

@@ -5,8 +5,9 @@
 
 Put together and trained as torch's tutorial advises (`benchmarks.peers`), with AdamW at
 the learning rate named: a warm-up, then a straight fall to 0 at the end of the time.
-Text, tokenizers, batches and search are this project's own, precision is the faster of
-fp32 and bf16 autocast, and no time goes into validations on the way. Prints the scores
+Text, tokenizers (without subword dropout), batches and search are this project's own,
+precision is the faster of fp32 and bf16 autocast, and no time goes into validations on
+the way. Prints the scores
 on dev; `benchmarks.quality` compares what it writes.
 """
 
@@ -15,7 +16,7 @@ import itertools
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,11 +25,9 @@ from torch import Tensor
 
 from benchmarks.peers import PADDING, TorchTransformer, training_step
 from data.batching import epochs, make_batch
-from data.corpus import Pair, read_pairs
 from data.metrics import score
 from data.preparation import Material, prepare
 from model.command import parse, run
-from model.config import ModelConfig
 from model.engine import Hypothesis
 from model.memory import tune_memory
 from model.search import search
@@ -114,29 +113,29 @@ class Decoding:
 def _main() -> int:
     arguments = parse(Arguments, None, "-m benchmarks.train_peer")
     tune_memory()
-    shape = asdict(PRESETS[arguments.preset].shape)
+    shape = PRESETS[arguments.preset].shape
     if arguments.dropout is not None:
-        shape["dropout"] = arguments.dropout
+        shape = replace(shape, dropout=arguments.dropout)
     material = prepare(
         arguments.corpus,
         arguments.dev,
         arguments.translate,
         reverse=False,
-        vocabulary=shape.pop("vocabulary"),
-        max_length=shape["max_length"],
+        vocabulary=shape.vocabulary,
+        max_length=shape.max_length,
         seed=1,
     )
     torch.manual_seed(1)
-    config = ModelConfig(len(material.source), len(material.target), **shape)
-    model = TorchTransformer(config)
+    model = TorchTransformer(shape.config(len(material.source), len(material.target)))
     _train(model, material, arguments)
     decoding = Decoding(model)
     translator = Translator("torch", decoding, material.source, material.target)
     for beam in (1, arguments.beam):
         pairs = material.dev[:DEV]
-        scores = score(_best(translator, pairs, beam), [b for _, b in pairs], "ja")
+        found = translator.best([a for a, _ in pairs], beam)
+        scores = score(found, [b for _, b in pairs], "ja")
         print(f"dev, beam {beam}: chrF {scores.chrf:.1f}, BLEU {scores.bleu:.1f}")
-    found = _best(translator, list(read_pairs(arguments.translate)), arguments.beam)
+    found = translator.best([a for a, _ in material.test], arguments.beam)
     arguments.out.write_text("".join(f"{line}\n" for line in found), "utf-8")
     return 0
 
@@ -149,7 +148,7 @@ def _train(model: TorchTransformer, material: Material, arguments: Arguments) ->
     )
     order = epochs(material.train, recipe.batch_tokens, seed=1)
     autocast = _is_autocast_faster(model, material, recipe)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), fused=True)
     step = training_step(model.train(), optimizer, recipe, autocast)
     seconds = arguments.minutes * 60
     for number, (_, rows) in enumerate(order, start=1):
@@ -170,7 +169,7 @@ def _is_autocast_faster(
     seconds = {}
     for autocast in (False, True):
         copied = copy.deepcopy(model).train()
-        optimizer = torch.optim.AdamW(copied.parameters(), lr=1e-6)
+        optimizer = torch.optim.AdamW(copied.parameters(), lr=1e-6, fused=True)
         step = training_step(copied, optimizer, recipe, autocast)
         order = epochs(material.train, recipe.batch_tokens, seed=1)
         for number, (_, rows) in enumerate(itertools.islice(order, TRIAL_STEPS)):
@@ -179,11 +178,6 @@ def _is_autocast_faster(
             step(make_batch(material.train, rows, PADDING))
         seconds[autocast] = time.perf_counter() - began
     return seconds[True] < seconds[False]
-
-
-def _best(translator: Translator, pairs: Sequence[Pair], beam: int) -> list[str]:
-    found = translator.translate([source for source, _ in pairs], beam)
-    return [ranked[0].text if ranked else "" for ranked in found]
 
 
 if __name__ == "__main__":

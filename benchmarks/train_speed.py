@@ -18,9 +18,7 @@ attention's own products, look-ups and all else count nothing. Exits with 1 wher
 is missed.
 """
 
-import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,6 +30,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.peers import Marian, TorchTransformer, training_step
+from benchmarks.processes import figures_of
 from data.batching import Batch, EncodedPairs, encode_pairs, make_batch, plan_batches
 from model.command import parse, run
 from model.config import ModelConfig
@@ -93,7 +92,7 @@ class Arguments:
     """How long each turn lasts, its warm-up not counted."""
     only: Contender | None = None
     """Measure this one, once, and print its target tokens a second."""
-    width: int = 256
+    width: Literal[256, 128] = 256
     """With --only: which shape."""
 
 
@@ -208,10 +207,9 @@ def rates_text(rates: list[float]) -> str:
 
 
 def _in_own_process(contender: Contender, shape: Shape, seconds: float) -> float:
-    command = [sys.executable, "-m", "benchmarks.train_speed", "--only", contender]
-    command += ["--width", str(shape.width), "--seconds", str(seconds)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return float(json.loads(printed.splitlines()[-1]))
+    flags = ["--only", contender, "--width", str(shape.width)]
+    flags += ["--seconds", str(seconds)]
+    return float(figures_of("benchmarks.train_speed", *flags))
 
 
 def _main() -> int:

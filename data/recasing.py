@@ -5,7 +5,7 @@ from both as one language, spaces are closed by rule, and a word gets the capita
 it has most often inside the sentences of a text that kept them (truecasing; Lita et al.
 2003).
 
-    python -m data.recasing kept.tsv lowered.tsv > recased.tsv
+    python -m data.recasing kept.tsv lowered.tsv recased.tsv
 """
 
 import argparse
@@ -13,12 +13,13 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from data.corpus import read_pairs
 from data.text import TextError
 
 _WORD = re.compile(r"[^\W\d_]+(?:[.-][^\W\d_]+)*")
-_BEGINNING = re.compile(r"(?:^|[.?!] +|[,:] \")\W*")
+_BEGINNING = re.compile(r"(?:^|(?<!\.\w)[.?!] +|[,:] \")\W*")
 """What stands before the first word of a sentence, or of one that is quoted."""
 _FIRST_LETTER = re.compile(rf"(?:{_BEGINNING.pattern})[^\W\d_]")
 _BEFORE_MARK = re.compile(r" (?=[.,;:?!]+(?: |$))")
@@ -52,20 +53,31 @@ def recase(sentence: str, usual: Mapping[str, str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the pairs of a corpus with its English recased."""
+    """Write the pairs of a corpus with its English recased."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("kept", help="corpus whose English has its capitals")
     parser.add_argument("lowered", help="corpus of English in lower case, cut apart")
+    parser.add_argument("out", type=Path, help="the .tsv to write")
     given = parser.parse_args(arguments)
     usual = usual_forms(source for source, _ in read_pairs(given.kept))
-    for source, target in read_pairs(given.lowered):
-        print(recase(source, usual), target, sep="\t")
+    rows = (
+        # A table may have tabs and line ends in its texts.
+        " ".join(recase(source, usual).split()) + "\t" + " ".join(target.split())
+        for source, target in read_pairs(given.lowered)
+    )
+    beside = given.out.with_name(f".{given.out.name}.tmp")
+    try:
+        beside.write_bytes("".join(f"{row}\n" for row in rows).encode())
+        beside.replace(given.out)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     try:
         main()
     except (TextError, OSError) as error:
         print(f"data.recasing: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -78,7 +78,8 @@ ALONE = Processes()
 @contextmanager
 def joined_processes() -> Iterator[Processes]:
     """Join the processes that `torchrun` started; without it, give `ALONE`."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    # Some clusters set WORLD_SIZE for a process that torchrun did not start.
+    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
     # Gloo carries what is on the CPU, NCCL the gradients on GPUs.

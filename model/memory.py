@@ -6,7 +6,7 @@ from typing import Any
 
 
 def tune_memory() -> None:
-    """Let both keep what recurs; to be called before the first tensor is made.
+    """Let both keep what recurs; to be called before the first matrix product.
 
     glibc hands every large buffer back to the system and gets it again, page by page,
     an instant later, which took a third of a training step; it is asked to keep them.

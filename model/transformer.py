@@ -119,8 +119,7 @@ class Transformer(nn.Module):
     def start(self, source_ids: Tensor, beam: int = 1) -> "Cache":
         """Return the cache with which to decode source_ids, (B, S), step by step."""
         memory = self.encode(source_ids)
-        B, H = source_ids.shape[0], self.config.heads
-        room = (B * beam, H, _FIRST_ROOM, self.config.width // H)
+        room = (_FIRST_ROOM, source_ids.shape[0] * beam, self.config.width)
         return Cache(
             source_mask=self.source_mask(source_ids),
             cross=[
@@ -145,9 +144,14 @@ class Transformer(nn.Module):
             self.decoder_layers, cache.own, cache.cross, strict=True
         ):
             q, k, v = layer.self_attention.project(layer.self_attention_norm(x))
-            keys, values = own
-            keys[:, :, now : now + 1], values[:, :, now : now + 1] = k, v
-            keys, values = keys[:, :, : now + 1], values[:, :, : now + 1]
+            for kept, new in zip(own, (k, v), strict=True):
+                kept[now] = new.flatten(1)  # (B*N, H, 1, K)
+            keys, values = (  # (B*N, H, now + 1, K)
+                kept[: now + 1]
+                .view(now + 1, rows, self.config.heads, -1)
+                .permute(1, 2, 0, 3)
+                for kept in own
+            )
             x = x + layer.self_attention.attend(q, keys, values, None)
             # A sentence's N hypotheses query its one memory like N positions of it.
             x = x.view(B, rows // B, -1)
@@ -185,35 +189,42 @@ class Transformer(nn.Module):
 class Cache:
     """What decoding step by step keeps between steps.
 
-    B sentences with N hypotheses each; `length` tokens of each are cached.
+    B sentences with N hypotheses each; `length` tokens of each are cached. The tokens
+    of one step lie together, so that hypotheses are moved in one pass over what is
+    filled. For inference only.
     """
 
     source_mask: Tensor  # (B, 1, 1, S)
     cross: list[KeysValues]  # a layer's keys and values of the memory, (B, H, S, K)
-    own: list[KeysValues]  # of the target so far, (B*N, H, room, K)
+    own: list[KeysValues]  # of the target so far, (room, B*N, D)
     length: int = 0
 
     def make_room(self) -> None:
         """Double the room for tokens where it is full."""
-        if self.length == self.own[0][0].shape[2]:
-            self.own = [
-                (torch.cat([k, k], dim=2), torch.cat([v, v], dim=2))
-                for k, v in self.own
-            ]
+        if self.length == len(self.own[0][0]):
+            self.own = [(torch.cat([k, k]), torch.cat([v, v])) for k, v in self.own]
 
     def reorder(self, rows: Tensor) -> None:
         """Let hypothesis i go on from what hypothesis rows[i] had; rows is (B*N,)."""
-        self.own = [(self._moved(k, rows), self._moved(v, rows)) for k, v in self.own]
+        before = self.own[0][0].shape[1]
+        steps = torch.arange(self.length, device=rows.device)[:, None]
+        cells = (steps * before + rows).flatten()
+        self.own = [
+            (self._moved(k, cells, len(rows)), self._moved(v, cells, len(rows)))
+            for k, v in self.own
+        ]
 
     def select(self, sentences: Tensor) -> None:
         """Keep these of the B sentences; `reorder` chooses among their hypotheses."""
         self.source_mask = self.source_mask[sentences]
         self.cross = [(k[sentences], v[sentences]) for k, v in self.cross]
 
-    def _moved(self, cached: Tensor, rows: Tensor) -> Tensor:
-        """Copy the filled part of some rows into a buffer with the same room."""
-        moved = cached.new_empty(len(rows), *cached.shape[1:])
-        moved[:, :, : self.length] = cached[rows, :, : self.length]
+    def _moved(self, kept: Tensor, cells: Tensor, rows: int) -> Tensor:
+        """Copy the filled cells that are given into a buffer with the same room."""
+        room, _, D = kept.shape
+        moved = kept.new_empty(room, rows, D)
+        filled = kept[: self.length].flatten(0, 1)
+        torch.index_select(filled, 0, cells, out=moved[: self.length].flatten(0, 1))
         return moved
 
 

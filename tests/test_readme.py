@@ -1,4 +1,4 @@
-"""Every command of the README runs as printed, on a small corpus and a small model."""
+"""Every command of README.md and docs/training.md runs as printed, on a small scale."""
 
 import re
 import shlex
@@ -11,15 +11,18 @@ from conftest import SMALL
 
 import train
 import translate
+from data import recasing
 from explain import worked_example
 from model import export
 
-README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+TRAINING = (ROOT / "docs" / "training.md").read_text("utf-8")
 
 
 def commands() -> list[str]:
-    """Return what the README's shell blocks run, comments left out."""
-    blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    """Return what the shell blocks of both run, comments left out."""
+    blocks = re.findall(r"```sh\n(.*?)```", README + TRAINING, re.DOTALL)
     lines = [
         re.split(" +# ", line)[0] for block in blocks for line in block.splitlines()
     ]
@@ -28,13 +31,13 @@ def commands() -> list[str]:
 
 def on_a_small_scale(words: list[str], corpus: Path) -> Iterator[str]:
     """Yield a training's flags, its corpora and its length made small."""
-    before = ""
+    flag = ""
     for word in words:
-        if before == "--corpus":
-            yield str(corpus)
-        elif {"--dev", "--minutes"}.isdisjoint({word, before}):
+        if word.startswith("--"):
+            flag = word
+            yield from ["--corpus", str(corpus)] if flag == "--corpus" else []
+        if flag not in {"--corpus", "--dev", "--minutes"}:
             yield word
-        before = word
     yield from (*SMALL, "--steps=30")
 
 
@@ -48,7 +51,7 @@ def test_the_readme_has_commands() -> None:
 @pytest.fixture
 def checkout(tmp_path: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the runs that the README's commands read."""
-    for name in ("starter", "tatoeba"):
+    for name in ("starter", "tatoeba", "hour"):
         shutil.copytree(tiny_run, tmp_path / "runs" / name)
     (tmp_path / "letters.en").write_text("I drink tea.\n\nWe read a book.\n", "utf-8")
     monkeypatch.chdir(tmp_path)
@@ -97,6 +100,13 @@ def test_export_commands(command: str, checkout: Path) -> None:
     words = shlex.split(command)[3:]
     assert export.main(words) == 0
     assert (checkout / words[words.index("--out") + 1] / "config.json").is_file()
+
+
+def test_recasing_command(checkout: Path, tiny_corpus: Path) -> None:
+    [command] = [c for c in commands() if c.startswith("python -m data.recasing")]
+    names = shlex.split(command)[3:]
+    recasing.main([str(tiny_corpus), str(tiny_corpus), names[2]])
+    assert (checkout / names[2]).read_bytes() == tiny_corpus.read_bytes()
 
 
 def test_the_worked_example_runs(capsys: pytest.CaptureFixture[str]) -> None:

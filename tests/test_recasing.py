@@ -34,6 +34,7 @@ def test_usual_forms_are_those_inside_sentences() -> None:
         ("so what ? is it six o 'clock ?", "So what? Is it six o'clock?"),
         ("ten minutes ' walk in the u.s .", "Ten minutes' walk in the U.S."),
         ("again ? not again ! !", "Again? Not again!!"),
+        ("we lived in the u.s. for years .", "We lived in the U.S. for years."),
         ("it is 1,000 or 0.5 .", "It is 1,000 or 0.5."),
         ("", ""),
     ],
@@ -52,9 +53,11 @@ def test_command(tmp_path: Path) -> None:
     (tmp_path / "kept.tsv").write_text("Ask Emi.\tx\n", encoding="utf-8")
     (tmp_path / "low.tsv").write_text("emi isn 't in .\tいない。\n", encoding="utf-8")
     line = [sys.executable, "-m", "data.recasing", tmp_path / "kept.tsv"]
-    done = subprocess.run([*line, tmp_path / "low.tsv"], capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode() == "Emi isn't in.\tいない。\n"
-    missing = subprocess.run([*line, tmp_path / "none.tsv"], capture_output=True)
+    out = tmp_path / "out.tsv"
+    done = subprocess.run([*line, tmp_path / "low.tsv", out], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert out.read_text("utf-8") == "Emi isn't in.\tいない。\n"
+    missing = subprocess.run([*line, tmp_path / "none.tsv", out], capture_output=True)
     assert missing.returncode == 2
     assert missing.stderr.count(b"\n") == 1 and b"none.tsv" in missing.stderr
+    assert out.read_text("utf-8") == "Emi isn't in.\tいない。\n"

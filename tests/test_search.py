@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.engine import Hypothesis
-from model.search import search
+from model.search import _largest, search
 from model.transformer import Transformer
 from translate import Translator
 
@@ -351,3 +351,28 @@ def test_n_best_is_the_beams_own_order(translator: Translator) -> None:
         scores = [one.hypothesis.score for one in found]
         assert scores == sorted(scores, reverse=True)
         assert len({one.hypothesis.ids for one in found}) == 5
+
+
+@pytest.mark.parametrize(
+    "beam", [2, 3, 5]
+)  # 9 * 3 tokens are no whole number of blocks
+@pytest.mark.parametrize("block", [1, 2])
+def test_blocks_change_no_hypothesis(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch, beam: int, block: int
+) -> None:
+    source = torch.tensor([[7, END]])
+    plain = search(model, source, beam)
+    monkeypatch.setattr("model.search._BLOCK", block)
+    assert search(model, source, beam) == plain
+
+
+@pytest.mark.parametrize("columns", [50, 64 * 20, 64 * 20 + 37, 64 * 16])
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_largest_is_topk(columns: int, count: int) -> None:
+    numbers = torch.randperm(3 * columns, generator=torch.Generator().manual_seed(1))
+    scores = numbers.view(3, columns).float().log()
+    scores[0, :40] = -math.inf
+    values, places = _largest(scores, count)
+    wanted = scores.topk(count)
+    assert torch.equal(values, wanted.values)
+    assert torch.equal(places, wanted.indices)

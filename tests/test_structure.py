@@ -1,4 +1,4 @@
-"""The layout of DESIGN.md: who may import whom, and what the top level holds."""
+"""The layout that CONTRIBUTING.md describes: who may import whom, what lies where."""
 
 import ast
 from collections.abc import Iterator

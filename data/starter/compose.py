@@ -1,7 +1,7 @@
 """Compose the starter corpus: English-Japanese pairs with gold word alignments.
 
 `python -m data.starter.compose --sample 300 --seed 7` prints pairs for proof-reading;
-`python -m data.starter.compose --guide` writes docs/starter.md.
+`python -m data.starter.compose --guide docs/starter.md` writes that.
 """
 
 import argparse
