@@ -402,15 +402,7 @@ class Arguments:
             raise ValueError("--target goes with exactly one sentence, in quotes")
         if self.target is not None and self.consensus:
             raise ValueError("--target has no other hypotheses: leave out --consensus")
-        for path in self.attention:
-            _check_name(path, len(self.texts) if self.texts else None)
-        written = [
-            path.resolve()
-            for path in (*self.attention, self.output)
-            if path is not None
-        ]
-        if len(set(written)) < len(written):
-            raise ValueError("--output and --attention name a file twice: give others")
+        self._check_files()
         suffixes = {path.suffix for path in self.attention}
         if self.values and not suffixes & {".json", ".jsonl"}:
             raise ValueError("--values goes with --attention FILE.json or FILE.jsonl")
@@ -436,6 +428,18 @@ class Arguments:
         return self.values or any(
             path.suffix in {".npz", ".html"} for path in self.attention
         )
+
+    def _check_files(self) -> None:
+        """Raise `ValueError` for names of files that cannot be written, or twice."""
+        for path in self.attention:
+            _check_name(path, len(self.texts) if self.texts else None)
+        written = [
+            path.resolve()
+            for path in (*self.attention, self.output)
+            if path is not None
+        ]
+        if len(set(written)) < len(written):
+            raise ValueError("--output and --attention name a file twice: give others")
 
     def _check_engine(self) -> None:
         """Raise `ValueError` unless the engine is there and does what is asked for."""
