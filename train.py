@@ -80,7 +80,7 @@ from translate import Translator
 BEGAN = time.perf_counter()
 DEV_TRANSLATED, SAMPLES = 500, 3
 TRIAL_STEPS = 8
-RESERVED, MOST_RESERVED = (0.04, 20), 0.1
+RESERVED, MOST_RESERVED = (0.08, 12), 0.1
 """For saves, validations and the end: a share of --minutes and seconds besides, but no
 larger share than the last."""
 SAVE_SECONDS = 60.0

@@ -14,7 +14,7 @@ from itertools import combinations
 
 ORDER, BETA = 6, 2.0
 """chrF's longest n-grams, in characters, and the weight of recall; sacreBLEU's."""
-TEMPERATURE = 2.0
+TEMPERATURE = 3.0
 """What log-probabilities are divided by: the hypotheses that a beam has left out would
 have made the few that it keeps less sure (docs/experiments.md)."""
 

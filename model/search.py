@@ -90,8 +90,9 @@ def search(
     tokens of a hypothesis; without it the model's own limit does. The model is to be in
     eval mode. Raises `ValueError` for a beam or a cap below 1.
     """
-    if beam < 1 or (max_steps is not None and max_steps < 1):
-        raise ValueError(f"beam is {beam}, max_steps {max_steps}: give 1 or more")
+    for name, value in (("beam", beam), ("max_steps", max_steps)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}: give a whole number from 1 up")
     B, device, cap = source_ids.shape[0], source_ids.device, model.config.max_length
     if max_steps is not None:
         cap = min(max_steps, cap)
