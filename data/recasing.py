@@ -76,8 +76,11 @@ def main(arguments: list[str] | None = None) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (TextError, OSError) as error:
+    except TextError as error:
         print(f"data.recasing: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"data.recasing: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
