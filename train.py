@@ -63,6 +63,7 @@ from model.command import (
 from model.config import ModelConfig
 from model.distributed import Processes, is_restart, joined_processes
 from model.folders import folder_beside, lock_run, put_in_place, remove_leftovers
+from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
 from model.metrics import append_metrics, cut_metrics, sync_metrics
 from model.search import TorchEngine
@@ -71,7 +72,6 @@ from model.training import (
     Precision,
     Recipe,
     TrainingState,
-    batch_loss,
     hardware_precisions,
 )
 from model.transformer import Transformer

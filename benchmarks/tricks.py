@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import model.training as model_training
+import model.loss as model_loss
 from data.batching import epochs, make_batch
 from data.preparation import Material, prepare
 from data.tokenizer import PADDING
@@ -54,10 +54,14 @@ class Arguments:
     """What to train on, with the tiny preset's shape."""
     optimizer: Literal["adamw", "muon"] = "muon"
     """adamw: the tiny preset's recipe."""
+    only: str | None = None
+    """Switch off this trick alone, named as it is printed."""
 
     def __post_init__(self) -> None:
         if len(self.seeds) < 2:
             raise ValueError("one seed shows no noise: name two with --seeds")
+        if self.only not in {None, *OFF}:
+            raise ValueError(f"no trick is named {self.only!r}: there is {list(OFF)}")
 
 
 def padded_loss(
@@ -71,11 +75,10 @@ def padded_loss(
     mask = model.source_mask(source)
     hidden = model.decode(target_in, model.encode(source), mask)
     real = target_out != PADDING
-    logits, truth = model.logits(hidden[real]), target_out[real]
-    loss: Tensor = model_training._CrossEntropy.apply(  # type: ignore[no-untyped-call]
-        logits, truth, len(truth), label_smoothing
+    weight, truth = model.target_embedding.weight, target_out[real]
+    return model_loss.linear_cross_entropy(
+        hidden[real], weight, truth, len(truth), label_smoothing
     )
-    return loss
 
 
 def mask_for_each_position(
@@ -101,14 +104,12 @@ def fused_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
-class WholeCrossEntropy:
-    """`_CrossEntropy` by torch's own, over all logits at once."""
-
-    @staticmethod
-    def apply(logits: Tensor, target: Tensor, real: int, smoothing: float) -> Tensor:
-        return F.cross_entropy(
-            logits[:real].float(), target[:real], label_smoothing=smoothing
-        )
+def plain_cross_entropy(
+    hidden: Tensor, weight: Tensor, truth: Tensor, real: int, label_smoothing: float
+) -> Tensor:
+    """`linear_cross_entropy` by torch's own."""
+    logits = F.linear(hidden[:real], weight).float()
+    return F.cross_entropy(logits, truth[:real], label_smoothing=label_smoothing)
 
 
 def one_after_another(matrices: Tensor) -> Tensor:
@@ -132,7 +133,9 @@ OFF: dict[str, dict[str, object]] = {
         "model.transformer.dropout_mask": mask_of_bernoulli,
     },
     "explicit attention": {"model.attention.attention": fused_attention},
-    "cross-entropy in pieces": {"model.training._CrossEntropy": WholeCrossEntropy},
+    "a softmax in place of logits": {
+        "model.loss.linear_cross_entropy": plain_cross_entropy
+    },
     "matrices of one shape together (Muon)": {
         "model.optimizer.orthogonalise": one_after_another
     },
@@ -186,7 +189,7 @@ def _main() -> int:
     )  # fmt: skip
     fastest = hardware_precisions("cpu")[-1]
     everything, worst = _row("every trick on", material, arguments, fastest), 0.0
-    for trick in OFF:
+    for trick in OFF if arguments.only is None else [arguments.only]:
         precision: Precision = "fp32" if trick == "bf16" else fastest
         if trick == "bf16" and fastest == "fp32":
             continue

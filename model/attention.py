@@ -145,7 +145,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Split (B, T, parts*D) into `parts` tensors of shape (B, H, T, K)."""
         if packing is not None:
-            projected = packing.unpack(projected)
+            return packing.unpack_heads(projected, parts, self.heads)
         B, T, D = projected.shape
         split = projected.view(B, T, parts, self.heads, D // parts // self.heads)
         return split.permute(2, 0, 3, 1, 4).unbind(0)

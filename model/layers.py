@@ -68,7 +68,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = F.relu(self.inner(x))  # (B, T, F)
+        hidden = F.relu(self.inner(x), inplace=True)  # (B, T, F)
         output: Tensor = self.outer(hidden)
         return output
 

@@ -61,6 +61,15 @@ class Packing:
         padded: Tensor = _Unpack.apply(stream, self)  # type: ignore[no-untyped-call]
         return padded
 
+    def unpack_heads(
+        self, stream: Tensor, parts: int, heads: int
+    ) -> tuple[Tensor, ...]:
+        """Return the cells of a stream, (N, parts*H*K), as `parts` of (B, H, T, K)."""
+        found: tuple[Tensor, ...] = _UnpackHeads.apply(  # type: ignore[no-untyped-call]
+            stream, self, parts, heads
+        )
+        return found
+
 
 def _pack(padded: Tensor, packing: Packing) -> Tensor:
     found = padded.flatten(0, 1)
@@ -99,3 +108,23 @@ class _Unpack(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return _pack(gradients[0], ctx.packing), None
+
+
+class _UnpackHeads(torch.autograd.Function):
+    """Here and back with one copy besides the one that unpacks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stream: Tensor, packing: Packing, parts: int, heads: int
+    ) -> tuple[Tensor, ...]:
+        ctx.packing = packing
+        cells = _unpack(stream, packing).view(packing.B, packing.T, parts, heads, -1)
+        return cells.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        B, H, T, K = gradients[0].shape
+        cells = gradients[0].new_empty(B, T, len(gradients), H, K)
+        for part, gradient in enumerate(gradients):
+            cells[:, :, part] = gradient.transpose(1, 2)
+        return _pack(cells.flatten(2), ctx.packing), None, None, None

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from model.distributed import ALONE, Processes, lost_process
 from model.engine import Precision
+from model.loss import batch_loss
 from model.optimizer import Muon
-from model.packing import Packing
 from model.transformer import Transformer
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -224,82 +224,6 @@ class _Loss(nn.Module):
         self, source: Tensor, target_in: Tensor, target_out: Tensor, smoothing: float
     ) -> Tensor:
         return batch_loss(self.model, source, target_in, target_out, smoothing)
-
-
-def batch_loss(
-    model: Transformer,
-    source: Tensor,
-    target_in: Tensor,
-    target_out: Tensor,
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """Return the mean cross-entropy of a real target token, in nats.
-
-    source is (B, S), target_in and target_out are (B, T).
-    """
-    padding = model.config.padding_id
-    packings = Packing.of(source != padding), Packing.of(target_out != padding)
-    memory = model.encode(source, packing=packings[0])
-    mask = model.source_mask(source)
-    hidden = model.decode(target_in, memory, mask, packings=packings)  # (N, D)
-    truth = packings[1].pack(target_out)
-    loss: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-        model.logits(hidden), truth, len(packings[1].cells), label_smoothing
-    )
-    return loss
-
-
-class _CrossEntropy(torch.autograd.Function):
-    """`F.cross_entropy` with label smoothing, a few rows at a time.
-
-    The logits are the largest tensor of a step, and torch's own passes over all of it
-    take a fifth of the step. Here the rows that fit into the processor's cache go
-    through every pass at once, in fp32, and leave their gradient in the logits. A
-    token's loss is counted as 87 nats at most: a probability below e^-87 is no fp32
-    number.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, target: Tensor, real: int, smoothing: float
-    ) -> Tensor:
-        """The mean over the first `real` rows of logits, (N, V), target (N,)."""
-        uniform = smoothing / logits.shape[1]
-        total = logits.new_zeros((), dtype=torch.float32)
-        for rows, truth in zip(
-            torch.split(logits[:real], _ROWS),
-            torch.split(target[:real], _ROWS),
-            strict=True,
-        ):
-            truth = truth[:, None]
-            probs = rows.softmax(dim=-1, dtype=torch.float32)
-            of_truth = probs.gather(1, truth)
-            log_probs = of_truth.clamp(min=_LEAST).log()
-            total -= (1 - smoothing) * log_probs.sum()
-            if smoothing:
-                # The mean of all log-probabilities, by way of the truth's logit.
-                norm = rows.gather(1, truth).float() - log_probs
-                total -= (
-                    uniform * rows.sum(dtype=torch.float32) - smoothing * norm.sum()
-                )
-            if ctx.needs_input_grad[0]:
-                torch.sub(probs, uniform, out=rows)
-                rows.scatter_(1, truth, (of_truth - (uniform + 1 - smoothing)).to(rows))
-        if ctx.needs_input_grad[0]:
-            logits[real:] = 0
-            ctx.save_for_backward(logits)
-            ctx.real = real
-        return total / real
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        (of_logits,) = ctx.saved_tensors
-        return of_logits.mul_(gradients[0] / ctx.real), None, None, None
-
-
-# Rows of logits that stay in a processor's cache: 64 of 4,000 fp32 numbers are 1 MB.
-_ROWS = 64
-_LEAST = torch.finfo(torch.float32).tiny
 
 
 def hardware_precisions(device: str) -> list[Precision]:

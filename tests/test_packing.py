@@ -62,6 +62,22 @@ def test_gradients_are_those_of_boolean_indexing(
     assert torch.equal(found[:tokens], factor) and not found[tokens:].any()
 
 
+def test_heads_are_unpacked_cells_apart() -> None:
+    real = _real([3, 1, 5])
+    packing, parts, heads, K = Packing.of(real), 3, 2, 4
+    shape = (packing.B, packing.T, parts, heads, K)
+    stream = torch.randn(packing.N, parts * heads * K, requires_grad=True)
+    apart = packing.unpack(stream).view(shape).permute(2, 0, 3, 1, 4).unbind(0)
+    found = packing.unpack_heads(stream, parts, heads)
+    factors = torch.randn(parts, *apart[0].shape)
+    gradients = []
+    for outputs in (found, apart):
+        gradients += torch.autograd.grad(outputs, stream, list(factors))
+    for mine, other in zip(found, apart, strict=True):
+        assert mine.is_contiguous() and torch.equal(mine, other)
+    assert torch.equal(*gradients)
+
+
 @pytest.mark.parametrize("lengths", [[5], [3, 1, 7, 7, 2], [4] * 32])
 def test_a_packed_pass_is_the_padded_one(lengths: list[int]) -> None:
     torch.manual_seed(1)

@@ -59,4 +59,4 @@ def test_attention_is_computed_in_one_place() -> None:
         if isinstance(node, ast.Attribute)
         and node.attr in {"softmax", "scaled_dot_product_attention"}
     }
-    assert users == {"attention.py", "training.py"}
+    assert users == {"attention.py", "loss.py"}
