@@ -102,7 +102,7 @@ def corpus() -> EncodedPairs:
     # Tokens of Tatoeba's pairs in the `small` preset's vocabularies: logarithms.
     mean, deviation, correlation = 2.25, 0.33, 0.72
     covariance = deviation**2 * np.array([[1, correlation], [correlation, 1]])
-    logs = random.multivariate_normal([mean, mean], covariance, 40_000)
+    logs = random.multivariate_normal([mean, mean], covariance, 80_000)
     lengths = np.clip(np.exp(logs), 2, 60).round().astype(int)
     sides = [
         [random.integers(4, VOCABULARY, n).tolist() for n in lengths[:, side]]
@@ -143,7 +143,7 @@ def measure(contender: Contender, shape: Shape, seconds: float) -> float:
     return tokens / (time.perf_counter() - began)
 
 
-WARM_UP = 5
+WARM_UP = 50
 
 
 def product_rate(rows: int, columns: int, inner: int, seconds: float = 1.0) -> float:
