@@ -62,7 +62,13 @@ from model.command import (
 )
 from model.config import ModelConfig
 from model.distributed import Processes, is_restart, joined_processes
-from model.folders import folder_beside, lock_run, put_in_place, remove_leftovers
+from model.folders import (
+    bring_back,
+    folder_beside,
+    lock_run,
+    put_in_place,
+    remove_leftovers,
+)
 from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
 from model.metrics import append_metrics, cut_metrics, sync_metrics
@@ -385,6 +391,7 @@ def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
 def _check_out(arguments: Arguments, held: ExitStack) -> None:
     """Raise `RunError` unless --out is free or may be overwritten; then lock it."""
     folder = arguments.out
+    bring_back(folder.resolve())
     if not folder.exists():
         return
     if not arguments.overwrite:

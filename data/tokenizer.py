@@ -100,12 +100,14 @@ class Tokenizer:
                 text = normalise(text) if self.side == "source" else text
                 sampled.append(self._pieces.encode(text, **settings))
             else:
-                words = self._pieces.encode(list(text), **settings)
+                # Not the list at once: it would be shared out among threads, of which
+                # each has random numbers of its own.
+                words = (self._pieces.encode(word, **settings) for word in text)
                 sampled.append([token for word in words for token in word])
         return sampled
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids; special tokens give nothing."""
+        """Return the text of ids; padding and marks give nothing."""
         text: str = self._pieces.decode([i for i in ids if i != PADDING])
         return text
 

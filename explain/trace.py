@@ -60,7 +60,8 @@ class AttentionMap:
 class Projections:
     """The matrices of one sub-layer, each (D, D), as in Q = X W_Q.
 
-    Head h has columns h*K to (h+1)*K of w_q, w_k and w_v, and the same rows of w_o.
+    Head h has columns h*K to (h+1)*K of w_q, w_k and w_v, and the same rows of w_o. Of
+    a model in fp32 on a CPU they are its own, not copies.
     """
 
     kind: Kind
@@ -260,10 +261,16 @@ def _projections(model: Transformer) -> list[Projections]:
     found = []
     for kind, layer, _, module in sub_layers(model):
         assert isinstance(module, MultiHeadAttention)
-        w_q, w_k, w_v = (_array(stored.T) for stored in module.w_qkv)
-        w_o = _array(module.w_o.T)
-        found.append(Projections(kind, layer, w_q, w_k, w_v, w_o))
+        w_q, w_k, w_v = (_view(stored.T) for stored in module.w_qkv)
+        found.append(Projections(kind, layer, w_q, w_k, w_v, _view(module.w_o.T)))
     return found
+
+
+def _view(tensor: Tensor) -> Array:
+    """Return a matrix, not to be written to; a copy only where it must be one."""
+    result: Array = tensor.float().cpu().numpy()
+    result.flags.writeable = False
+    return result
 
 
 def _array(tensor: Tensor) -> Array:

@@ -36,7 +36,7 @@ class Processes:
     def part(self, rows: Tensor, piece: int, pieces: int) -> Tensor:
         """Return this process's rows of one of the pieces that a batch is cut into.
 
-        A batch's rows are in order of length, so that every so-manieth of them makes
+        A batch's rows are in order of length, so that every n-th of them makes
         parts of about as many tokens.
         """
         return rows[self.rank * pieces + piece :: self.count * pieces]

@@ -1,8 +1,9 @@
 """A run directory's own name: who may write in it, and how a new one takes it."""
 
-import glob
 import os
+import re
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -35,13 +36,7 @@ def folder_beside(folder: Path, held: ExitStack) -> Path:
     What trainings that were killed have left there is removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):
-        try:
-            lock = lock_run(left)
-        except RunError:
-            raise RunError(
-                f"another training prepares {folder}: give another --out"
-            ) from None
+    for left, lock in _left_beside(folder):
         shutil.rmtree(left)
         lock.release()
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -49,6 +44,29 @@ def folder_beside(folder: Path, held: ExitStack) -> Path:
     held.callback(shutil.rmtree, beside, ignore_errors=True)
     held.callback(lock_run(beside).release)
     return beside
+
+
+def bring_back(folder: Path) -> None:
+    """Give a run directory its name back where its successor was killed on the way."""
+    for left, lock in _left_beside(folder):
+        if left.name.endswith(".old.tmp") and not folder.exists():
+            left.rename(folder)
+        lock.release()
+
+
+def _left_beside(folder: Path) -> Iterator[tuple[Path, FileLock]]:
+    """Yield what killed trainings have left beside a run directory, each locked."""
+    name = re.compile(rf"\.{re.escape(folder.name)}\.\d+(\.old)?\.tmp")
+    for left in sorted(folder.parent.glob(".*.tmp")):
+        if not name.fullmatch(left.name):
+            continue
+        try:
+            lock = lock_run(left)
+        except RunError:
+            raise RunError(
+                f"another training prepares {folder}: give another --out"
+            ) from None
+        yield left, lock
 
 
 def put_in_place(beside: Path, folder: Path) -> None:

@@ -37,8 +37,7 @@ def linear_cross_entropy(
     """Return `F.cross_entropy(F.linear(hidden, weight), truth)`, faster.
 
     It is the mean of the first `real` of N rows; hidden is (N, D), weight (V, D), truth
-    (N,). A row's loss is counted as 87 nats at most: a probability below e^-87 is no
-    fp32 number.
+    (N,).
     """
     loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden, weight, truth, real, label_smoothing
@@ -71,19 +70,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
         of_truth = probs[at_truth].float()
         torch.softmax(probs, dim=-1, out=probs)
         probability = probs[at_truth].float()
-        log_probs = probability.clamp(min=torch.finfo(torch.float32).tiny).log()
-        total = (1 - smoothing) * -log_probs.sum()
+        norms = of_truth - probability.log()  # of each row the logarithm of its sum
+        lost = probability < torch.finfo(torch.float32).tiny
+        if lost.any():  # e^-87 or less, which is no fp32 number
+            norms[lost] = F.linear(hidden[:real][lost], weight).float().logsumexp(1)
         sums = [x.sum(dim=0, dtype=torch.float32) for x in (hidden[:real], weight)]
-        if smoothing:
-            # All log-probabilities are logits less their row's norm, and the sum of
-            # all logits is the product of both sums.
-            norms = (of_truth - log_probs).sum()
-            total += smoothing * (norms - sums[0] @ sums[1] / len(weight))
-        if any(ctx.needs_input_grad[:2]):
-            probs[at_truth] = (probability - (1 - smoothing)).to(probs)
-            logits[real:] = 0
-            ctx.save_for_backward(hidden, weight, logits, *sums)
-            ctx.real, ctx.uniform = real, smoothing / len(weight)
+        # All log-probabilities are logits less their row's norm, and the sum of all
+        # logits is the product of both sums.
+        total = norms.sum() - (1 - smoothing) * of_truth.sum()
+        total -= smoothing * (sums[0] @ sums[1]) / len(weight)
+        probs[at_truth] = (probability - (1 - smoothing)).to(probs)
+        logits[real:] = 0
+        ctx.save_for_backward(hidden, weight, logits, *sums)
+        ctx.real, ctx.uniform = real, smoothing / len(weight)
         return total / real
 
     @staticmethod

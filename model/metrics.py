@@ -23,7 +23,7 @@ def sync_metrics(run: Path) -> None:
 
 
 def cut_metrics(run: Path, step: int) -> None:
-    """Forget what was recorded after a step: it will be done again."""
+    """Forget what was recorded after a step, and at the end: it is done again."""
     path = run / _NAME
     lines = path.read_bytes().splitlines() if path.is_file() else []
     kept = [line for line in lines if _recorded_by(line, step)]
@@ -35,6 +35,7 @@ def _recorded_by(line: bytes, step: int) -> bool:
     """Tell whether a line is whole and a record from no later than a step."""
     try:
         found = json.loads(line)
-        return bool(found["step"] <= step and "event" not in found)
+        again = "event" in found or "test_chrf" in found
+        return bool(found["step"] <= step and not again)
     except (ValueError, TypeError, KeyError):  # half a line, after a crash
         return False

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.engine import Hypothesis, Precision
-from model.transformer import Transformer
+from model.transformer import BLOCK, Transformer
 
 
 class _Cache(Protocol):
@@ -71,6 +71,8 @@ class TorchEngine:
         if not sources:
             return []
         longest, padding = max(map(len, sources)), self.config.padding_id
+        if self.searched is not self.model:  # lengths that recur, as in its cache
+            longest = min(-(-longest // BLOCK) * BLOCK, self.config.max_length)
         rows = [[*ids, *[padding] * (longest - len(ids))] for ids in sources]
         source_ids = torch.tensor(rows, device=self.model.positions.device)
         return search(self.searched, source_ids, beam, length_penalty, max_steps)
@@ -97,7 +99,7 @@ def search(
     if max_steps is not None:
         cap = min(max_steps, cap)
     found = [_Sentence(model.config.end_id, beam, length_penalty) for _ in range(B)]
-    alive = list(found)  # those still being decoded, N rows of every tensor for each
+    batch = list(found)  # those in the batch, N rows of every tensor for each
     cache = model.start(source_ids, beam)
     tokens = torch.full((B * beam,), model.config.start_id, device=device)
     texts = tokens.new_empty(B * beam, 0)
@@ -109,13 +111,13 @@ def search(
         if step == 1:
             log_probs[:, model.config.end_id] = -math.inf  # at least one token
         best, origin, last_tokens = _extend(totals, log_probs, beam)
-        chosen = _finish(alive, best, last_tokens, texts[origin], last=step == cap)
-        going = [row for row, sentence in enumerate(alive) if not sentence.done]
-        if step == cap or not going:
+        chosen = _finish(batch, best, last_tokens, texts[origin], last=step == cap)
+        if step == cap or all(sentence.done for sentence in batch):
             break
-        kept = torch.tensor(going, device=device)
-        if len(going) < len(alive):
-            alive = [alive[row] for row in going]
+        staying = _staying(batch)
+        kept = torch.tensor(staying, device=device)
+        if len(staying) < len(batch):
+            batch = [batch[row] for row in staying]
             cache.select(kept)
         totals, rows, tokens = (
             found_here[kept].gather(1, chosen[kept]).flatten()
@@ -125,6 +127,20 @@ def search(
             cache.reorder(rows)
         texts = torch.cat([texts[rows], tokens[:, None]], dim=1)
     return [sentence.ranked() for sentence in found]
+
+
+def _staying(batch: Sequence["_Sentence"]) -> list[int]:
+    """Return the places of the sentences that stay in the batch.
+
+    A done one stays as well until enough are done for a smaller batch of a usual size:
+    sizes with no more than three binary digits before the zeros. So the same few shapes
+    recur, and a processor's matrix kernels are found ready.
+    """
+    going = [place for place, sentence in enumerate(batch) if not sentence.done]
+    done = [place for place, sentence in enumerate(batch) if sentence.done]
+    unit = 2 ** max(len(going).bit_length() - 3, 0)
+    size = -(-len(going) // unit) * unit
+    return sorted(going + done[: max(size - len(going), 0)])
 
 
 def _extend(
@@ -154,15 +170,17 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         values, places = scores.max(dim=1, keepdim=True)
         return values, places
     B, C = scores.shape
-    blocks, rest = divmod(C, _BLOCK)
+    blocks, rest = divmod(C, _SCORES_IN_BLOCK)
     if blocks < 2 * count:
         values, places = scores.topk(count)
         return values, places
-    whole = scores[:, : C - rest].reshape(B, blocks, _BLOCK)
+    whole = scores[:, : C - rest].reshape(B, blocks, _SCORES_IN_BLOCK)
     chosen = whole.amax(dim=2).topk(count)[1]  # (B, count)
-    kept = whole.gather(1, chosen[:, :, None].expand(B, count, _BLOCK)).flatten(1)
-    first = torch.arange(_BLOCK, device=scores.device)
-    places = (chosen[:, :, None] * _BLOCK + first).flatten(1)
+    kept = whole.gather(
+        1, chosen[:, :, None].expand(B, count, _SCORES_IN_BLOCK)
+    ).flatten(1)
+    first = torch.arange(_SCORES_IN_BLOCK, device=scores.device)
+    places = (chosen[:, :, None] * _SCORES_IN_BLOCK + first).flatten(1)
     if rest:
         last = torch.arange(C - rest, C, device=scores.device).expand(B, rest)
         kept = torch.cat([kept, scores[:, C - rest :]], dim=1)
@@ -172,7 +190,7 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 # Scores in a block: with 8 blocks of 64 kept of 250, both stages are short.
-_BLOCK = 64
+_SCORES_IN_BLOCK = 64
 
 
 class _Sentence:
@@ -203,7 +221,7 @@ class _Sentence:
 
 
 def _finish(
-    alive: list[_Sentence], best: Tensor, tokens: Tensor, texts: Tensor, last: bool
+    batch: list[_Sentence], best: Tensor, tokens: Tensor, texts: Tensor, last: bool
 ) -> Tensor:
     """Give each sentence the hypotheses that end here; return who takes each place.
 
@@ -211,16 +229,15 @@ def _finish(
     texts, (B, 2N, t), is what came before. At the last step all of the first N
     candidates end. The result is (B, N): for each place the candidate that goes on.
     """
-    beam = alive[0].beam
-    chosen = torch.arange(beam, device=best.device).repeat(len(alive), 1)
-    ends = tokens[:, :beam] == alive[0].end_id
-    rows = range(len(alive)) if last else ends.any(dim=1).nonzero().flatten().tolist()
+    beam = batch[0].beam
+    chosen = torch.arange(beam, device=best.device).repeat(len(batch), 1)
+    ends = tokens[:, :beam] == batch[0].end_id
+    rows = range(len(batch)) if last else ends.any(dim=1).nonzero().flatten().tolist()
     for row in rows:
-        sentence, last_tokens, sums = (
-            alive[row],
-            tokens[row].tolist(),
-            best[row].tolist(),
-        )
+        sentence = batch[row]
+        if sentence.done:
+            continue
+        last_tokens, sums = tokens[row].tolist(), best[row].tolist()
         substitutes = (
             place
             for place in range(beam, len(sums))

@@ -65,7 +65,7 @@ class Recipe:
 
 
 class Diverged(ValueError):
-    """A loss that is no finite number."""
+    """A loss, or a norm of its gradient, that is no finite number."""
 
 
 class TrainingState:
@@ -101,6 +101,8 @@ class TrainingState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step depends on, the random state included."""
+        device = self.model.positions.device
+        on_cuda = device.type == "cuda"
         return {
             "step": self.step,
             "precision": self.precision,
@@ -108,7 +110,7 @@ class TrainingState:
             "averaged": self.averaged.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state_all(),  # empty without CUDA
+            "random_cuda": torch.cuda.get_rng_state(device) if on_cuda else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -120,7 +122,8 @@ class TrainingState:
             optimizer.load_state_dict(saved)
         self._copy_to_working()
         torch.set_rng_state(state["random"])
-        torch.cuda.set_rng_state_all(state["random_cuda"])
+        if state["random_cuda"] is not None:
+            torch.cuda.set_rng_state(state["random_cuda"], self.model.positions.device)
 
     def train_step(
         self, source: Tensor, target_in: Tensor, target_out: Tensor, steps: int
@@ -128,21 +131,22 @@ class TrainingState:
         """Take one step of a training of `steps`; return its loss, a token's mean.
 
         source is (B, S), target_in and target_out are (B, T). Raises `Diverged` where
-        the loss is not finite; the weights are then as before the step.
+        the loss or its gradient is not finite; the weights are then as before the step.
         """
         self.step += 1
         learning_rate = self.recipe.learning_rate_at(self.step, steps)
         value = self.processes.total(self._backward(source, target_in, target_out))
-        if not math.isfinite(value):
-            self._zero_gradients()
-            raise Diverged(
-                f"the loss is {value} at step {self.step} (learning rate "
-                f"{learning_rate:.2e})"
-            )
         self._collect_gradients()
-        torch.nn.utils.clip_grad_norm_(
+        norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), self.recipe.gradient_clip
-        )
+        ).item()
+        for name, number in (("loss", value), ("gradient's norm", norm)):
+            if not math.isfinite(number):
+                self._zero_gradients()
+                raise Diverged(
+                    f"the {name} is {number} at step {self.step} (learning rate "
+                    f"{learning_rate:.2e})"
+                )
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import torch
@@ -120,6 +121,7 @@ class Transformer(nn.Module):
         """Return the cache with which to decode source_ids, (B, S), step by step."""
         memory = self.encode(source_ids)
         room = (_FIRST_ROOM, source_ids.shape[0] * beam, self.config.width)
+        in_fp32 = memory.dtype == torch.float32
         return Cache(
             source_mask=self.source_mask(source_ids),
             cross=[
@@ -129,6 +131,7 @@ class Transformer(nn.Module):
             own=[
                 (memory.new_empty(room), memory.new_empty(room)) for _ in self.decoder
             ],
+            block=1 if in_fp32 else BLOCK,
         )
 
     def step(self, token_ids: Tensor, cache: "Cache") -> Tensor:
@@ -137,8 +140,11 @@ class Transformer(nn.Module):
         token_ids is (B*N,): N hypotheses for each of the cache's B sentences. The
         result equals the last position of `decode` over the whole prefix.
         """
-        cache.make_room()
+        cells = cache.make_room()
         rows, B, now = token_ids.shape[0], cache.source_mask.shape[0], cache.length
+        mask = None
+        if cells > now + 1:
+            mask = torch.arange(cells, device=token_ids.device) <= now
         x = self._embed(self.target_embedding, token_ids[:, None], now, NO_TRACE)
         for layer, own, cross in zip(
             self.decoder_layers, cache.own, cache.cross, strict=True
@@ -146,13 +152,13 @@ class Transformer(nn.Module):
             q, k, v = layer.self_attention.project(layer.self_attention_norm(x))
             for kept, new in zip(own, (k, v), strict=True):
                 kept[now] = new.flatten(1)  # (B*N, H, 1, K)
-            keys, values = (  # (B*N, H, now + 1, K)
-                kept[: now + 1]
-                .view(now + 1, rows, self.config.heads, -1)
+            keys, values = (  # (B*N, H, cells, K)
+                kept[:cells]
+                .view(cells, rows, self.config.heads, -1)
                 .permute(1, 2, 0, 3)
                 for kept in own
             )
-            x = x + layer.self_attention.attend(q, keys, values, None)
+            x = x + layer.self_attention.attend(q, keys, values, mask)
             # A sentence's N hypotheses query its one memory like N positions of it.
             x = x.view(B, rows // B, -1)
             x = layer.after_self_attention(x, cross, cache.source_mask).view(
@@ -197,20 +203,30 @@ class Cache:
     source_mask: Tensor  # (B, 1, 1, S)
     cross: list[KeysValues]  # a layer's keys and values of the memory, (B, H, S, K)
     own: list[KeysValues]  # of the target so far, (room, B*N, D)
+    block: int = 1  # cells are read in multiples of this, of which the room is one
     length: int = 0
 
-    def make_room(self) -> None:
-        """Double the room for tokens where it is full."""
+    def make_room(self) -> int:
+        """See to it that one more token fits in; return how many cells are then read.
+
+        Those after the new token are to be masked. The room doubles where it is full.
+        """
         if self.length == len(self.own[0][0]):
             self.own = [(torch.cat([k, k]), torch.cat([v, v])) for k, v in self.own]
+        cells = self._whole_blocks(self.length + 1)
+        if cells == self.length + self.block > self.length + 1:
+            for kept in chain.from_iterable(self.own):  # 0 times NaN would be NaN
+                kept[self.length : cells] = 0
+        return cells
 
     def reorder(self, rows: Tensor) -> None:
         """Let hypothesis i go on from what hypothesis rows[i] had; rows is (B*N,)."""
         before = self.own[0][0].shape[1]
-        steps = torch.arange(self.length, device=rows.device)[:, None]
+        filled = self._whole_blocks(self.length)
+        steps = torch.arange(filled, device=rows.device)[:, None]
         cells = (steps * before + rows).flatten()
         self.own = [
-            (self._moved(k, cells, len(rows)), self._moved(v, cells, len(rows)))
+            (_moved(k, cells, len(rows), filled), _moved(v, cells, len(rows), filled))
             for k, v in self.own
         ]
 
@@ -219,17 +235,25 @@ class Cache:
         self.source_mask = self.source_mask[sentences]
         self.cross = [(k[sentences], v[sentences]) for k, v in self.cross]
 
-    def _moved(self, kept: Tensor, cells: Tensor, rows: int) -> Tensor:
-        """Copy the filled cells that are given into a buffer with the same room."""
-        room, _, D = kept.shape
-        moved = kept.new_empty(room, rows, D)
-        filled = kept[: self.length].flatten(0, 1)
-        torch.index_select(filled, 0, cells, out=moved[: self.length].flatten(0, 1))
-        return moved
+    def _whole_blocks(self, length: int) -> int:
+        return -(-length // self.block) * self.block
+
+
+def _moved(kept: Tensor, cells: Tensor, rows: int, filled: int) -> Tensor:
+    """Copy the filled cells that are given into a buffer with the same room."""
+    room, _, D = kept.shape
+    moved = kept.new_empty(room, rows, D)
+    cells_before = kept[:filled].flatten(0, 1)
+    torch.index_select(cells_before, 0, cells, out=moved[:filled].flatten(0, 1))
+    return moved
 
 
 # Tokens a cache first has room for; it doubles when they are full.
 _FIRST_ROOM = 16
+
+BLOCK = 8
+"""In bf16 a processor's matrix kernels are made anew for each new shape, which takes
+longer than a step: there, lengths are multiples of this."""
 
 
 def _initialise(module: nn.Module) -> None:

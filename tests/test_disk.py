@@ -238,6 +238,22 @@ def test_two_that_begin_at_once(corpus: Path, tmp_path: Path, capsys: Said) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_run_is_back_whose_successor_died_when_it_took_its_name(
+    corpus: Path, tmp_path: Path, capsys: Said
+) -> None:
+    old, new = tmp_path / ".run.1.old.tmp", tmp_path / ".run.1.tmp"
+    of_another = tmp_path / ".run.v2.1.tmp"
+    for folder in (old, new, of_another):
+        folder.mkdir()
+    (old / "config.json").write_text("{}")
+    assert train.main(_argv(corpus, tmp_path / "run")) == 2
+    assert "run is there already: give --overwrite" in _last_line(capsys)
+    assert (tmp_path / "run" / "config.json").read_text() == "{}"
+    assert train.main([*_argv(corpus, tmp_path / "run"), "--overwrite"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"run", of_another.name}
+    assert (tmp_path / "run" / "README.md").is_file()
+
+
 # ------------------------------------------------------------------------ what changed
 
 

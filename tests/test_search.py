@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.config import ModelConfig
 from model.engine import Hypothesis
-from model.search import _largest, search
+from model.search import TorchEngine, _largest, _Sentence, _staying, search
 from model.transformer import Transformer
 from translate import Translator
 
@@ -344,6 +344,14 @@ def test_batches_and_neighbours_never_change_a_translation(
         order.reverse()
 
 
+def test_in_bf16_no_source_is_padded_beyond_what_the_model_has_room_for() -> None:
+    torch.manual_seed(1)
+    config = ModelConfig(9, 9, width=16, heads=2, feed_forward=16, max_length=11)
+    engine = TorchEngine.of(Transformer(config).eval(), "bf16")
+    [found] = engine.translate([[5] * 10 + [END]], beam=2)
+    assert 1 <= len(found[0].ids) <= 11
+
+
 def test_n_best_is_the_beams_own_order(translator: Translator) -> None:
     for text in _sentences()[:10]:
         [found] = translator.translate([text], beam=5)
@@ -362,8 +370,25 @@ def test_blocks_change_no_hypothesis(
 ) -> None:
     source = torch.tensor([[7, END]])
     plain = search(model, source, beam)
-    monkeypatch.setattr("model.search._BLOCK", block)
+    monkeypatch.setattr("model.search._SCORES_IN_BLOCK", block)
     assert search(model, source, beam) == plain
+
+
+@pytest.mark.parametrize(
+    ("going", "size"),
+    [(1, 1), (7, 7), (8, 8), (9, 10), (17, 20), (20, 20), (29, 32), (33, 40),
+     (65, 80), (97, 99), (99, 99)],
+)  # fmt: skip
+def test_done_sentences_stay_until_a_smaller_size_is_reached(
+    going: int, size: int
+) -> None:
+    """Of 99 sentences, the last ones go on, in the order in which they are."""
+    sentences = [_Sentence(END, beam=1, length_penalty=1.0) for _ in range(99)]
+    for sentence in sentences[: 99 - going]:
+        sentence.add([5, END], -1.0, place=0)
+    staying = _staying(sentences)
+    assert len(staying) == size
+    assert staying == [*range(size - going), *range(99 - going, 99)]
 
 
 @pytest.mark.parametrize("columns", [50, 64 * 20, 64 * 20 + 37, 64 * 16])

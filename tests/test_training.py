@@ -101,6 +101,15 @@ def test_the_loss_and_its_gradient_in_bf16(smoothing: float) -> None:
     assert not found[0][70:].any()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_probability_too_small_for_fp32_has_its_true_loss(smoothing: float) -> None:
+    """By hand: logits 0 and -1,000, in a second row 3,000 and 0, the second true."""
+    hidden, weight = torch.tensor([[-1.0], [3.0]]), torch.tensor([[0.0], [1_000.0]])
+    found = linear_cross_entropy(hidden, weight, torch.tensor([1, 0]), 2, smoothing)
+    by_row = [1_000 * (1 - smoothing / 2), 3_000 * (1 - smoothing / 2)]
+    assert found.item() == pytest.approx(sum(by_row) / 2)
+
+
 def test_the_loss_may_be_scaled() -> None:
     model, batch = _model(), _batch()
     wanted = torch.autograd.grad(batch_loss(model, *batch), list(model.parameters()))
@@ -302,6 +311,16 @@ def test_a_loss_that_is_no_number_stops_before_it_spoils_the_weights() -> None:
         state.train_step(*_batch(), steps=10)
     with torch.no_grad():
         state.model.decoder_norm.bias[0] = keep
+    for a, b in zip(state.model.parameters(), before, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_nor_does_a_gradient_that_is_no_number() -> None:
+    state = TrainingState(_model(), Recipe(warmup=1), "fp32")
+    before = [p.detach().clone() for p in state.model.parameters()]
+    state.model.decoder_norm.bias.register_hook(lambda of_bias: of_bias * math.inf)
+    with pytest.raises(Diverged, match="the gradient's norm is (inf|nan) at step 1"):
+        state.train_step(*_batch(), steps=10)
     for a, b in zip(state.model.parameters(), before, strict=True):
         assert torch.equal(a, b)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from itertools import chain
 
 import pytest
 import torch
@@ -105,9 +106,10 @@ def test_step_by_step_equals_the_whole_pass_beyond_the_first_room(
         assert cache.length == t + 1
 
 
+@pytest.mark.parametrize("block", [1, 8])
 @torch.inference_mode()
 def test_steps_with_reordered_hypotheses_and_finished_sentences(
-    model: Transformer,
+    model: Transformer, block: int
 ) -> None:
     """A random beam of 3 over 4 sentences, two of which end on the way."""
     generator = torch.Generator().manual_seed(3)
@@ -116,19 +118,22 @@ def test_steps_with_reordered_hypotheses_and_finished_sentences(
     for row, source in enumerate(sources):
         padded[row, : source.shape[1]] = source
     alive, cache = [0, 1, 2, 3], model.start(padded, N)
+    cache.block = block
+    for kept in chain.from_iterable(cache.own):  # whatever stands there before
+        kept.fill_(math.nan)
     prefixes = [[START] for _ in range(4 * N)]
     for step in range(1, 36):
         logits = model.step(torch.tensor([p[-1] for p in prefixes]), cache)
         for row, prefix in enumerate(prefixes):
             whole = model(sources[alive[row // N]], torch.tensor([prefix]))[0, -1]
             torch.testing.assert_close(logits[row], whole, rtol=0, atol=1e-4)
-        kept = list(range(len(alive)))
+        going = list(range(len(alive)))
         if step in (9, 20):
-            kept.pop(1 if step == 9 else 0)
-            cache.select(torch.tensor(kept))
-            alive = [alive[i] for i in kept]
-        picks = torch.randint(N, (len(kept), N), generator=generator)
-        rows = [i * N + pick for i, row in zip(kept, picks.tolist(), strict=True)
+            going.pop(1 if step == 9 else 0)
+            cache.select(torch.tensor(going))
+            alive = [alive[i] for i in going]
+        picks = torch.randint(N, (len(going), N), generator=generator)
+        rows = [i * N + pick for i, row in zip(going, picks.tolist(), strict=True)
                 for pick in row]  # fmt: skip
         cache.reorder(torch.tensor(rows))
         new = torch.randint(4, CONFIG.target_vocabulary, (len(rows),),
