@@ -107,7 +107,8 @@ def search(
     totals[::beam] = 0.0  # all hypotheses are the same yet: let only one have children
 
     for step in range(1, cap + 1):
-        log_probs = model.step(tokens, cache).float().log_softmax(dim=-1)  # (B*N, V)
+        logits = model.step(tokens, cache)  # (B*N, V)
+        log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
         if step == 1:
             log_probs[:, model.config.end_id] = -math.inf  # at least one token
         best, origin, last_tokens = _extend(totals, log_probs, beam)
@@ -148,12 +149,12 @@ def _extend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the 2N best continuations of each sentence's N hypotheses.
 
-    totals is (B*N,), log_probs (B*N, V). The results are (B, 2N): the sums, the rows
+    totals is (B*N,), log_probs (B*N, V), which is overwritten. The results are (B, 2N): the sums, the rows
     that they continue, and the tokens that they add. Of a greedy search, N = 1, they
     are (B, 1): it is done when the best one ends, and asks for no second.
     """
     rows, V = log_probs.shape
-    sums = (totals[:, None] + log_probs).view(rows // beam, beam * V)
+    sums = log_probs.add_(totals[:, None]).view(rows // beam, beam * V)
     best, flat = _largest(sums, 2 * beam if beam > 1 else 1)
     first = torch.arange(0, rows, beam, device=totals.device)[:, None]
     return best, first + flat // V, flat % V
