@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -509,11 +509,15 @@ def _main(arguments: Arguments) -> None:
 
 def _prompt() -> Iterator[str]:
     """Yield what is typed, until the end of input (Ctrl-D)."""
-    import readline  # noqa: F401  (gives input() its history and editing)
+    with suppress(ImportError):  # not every Python was built with it
+        import readline  # noqa: F401  (gives input() its history and editing)
 
+    in_output = sys.stdout.isatty()  # elsewhere the prompt would be part of the result
     while True:
+        if not in_output:
+            print("> ", end="", file=sys.stderr, flush=True)
         try:
-            yield input("> ")
+            yield input("> " if in_output else "")
         except EOFError:
             return
 

@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -42,7 +42,8 @@ def _main() -> int:
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
         f"{platform.python_version()}, torch {version('torch')}, "
-        f"ctranslate2 {version('ctranslate2')}, transformers {version('transformers')}"
+        f"ctranslate2 {_version('ctranslate2')}, transformers "
+        f"{_version('transformers')}"
     )
     failed = False
     for command in commands:
@@ -50,6 +51,16 @@ def _main() -> int:
         ran = subprocess.run([sys.executable, "-m", *command], check=False)
         failed |= ran.returncode != 0
     return int(failed)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        raise ValueError(
+            f"{package} is not installed: pip install -c constraints.txt "
+            "'.[bench,export,ja]'"
+        ) from None
 
 
 if __name__ == "__main__":

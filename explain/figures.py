@@ -20,6 +20,7 @@ from rich.text import Text
 from explain.kinds import Kind
 from explain.trace import AttentionMap, AttentionTrace
 from explain.views import KIND_NAMES, choose, column_labels, printable, row_labels
+from model.checkpoint import write_atomically
 
 _SUFFIXES = {".png": "png", ".svg": "svg"}
 _MISSING = (
@@ -72,7 +73,7 @@ def draw(
         form = _SUFFIXES[path.suffix]
         when = {"Date": None} if form == "svg" else {}  # the same bytes every time
         figure.savefig(written, format=form, dpi=dpi, metadata=when)
-    path.write_bytes(written.getvalue())
+    write_atomically(path, lambda beside: beside.write_bytes(written.getvalue()))
 
 
 def _font() -> Path:

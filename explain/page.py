@@ -79,8 +79,8 @@ def make_entry(
 ) -> PageEntry:
     """Return a sentence of a page, all its questions put to the model.
 
-    tokenizer is the target's. `heads_off` asks what each head changes, which takes a
-    few seconds; the rest takes none.
+    tokenizer is the target's. `heads_off` asks what each head changes, which takes most
+    of the time.
     """
     return PageEntry(
         trace=trace,

@@ -149,9 +149,10 @@ def _extend(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the 2N best continuations of each sentence's N hypotheses.
 
-    totals is (B*N,), log_probs (B*N, V), which is overwritten. The results are (B, 2N): the sums, the rows
-    that they continue, and the tokens that they add. Of a greedy search, N = 1, they
-    are (B, 1): it is done when the best one ends, and asks for no second.
+    totals is (B*N,), log_probs (B*N, V), which is overwritten. The results are (B, 2N):
+    the sums, the rows that they continue, and the tokens that they add. Of a greedy
+    search, N = 1, they are (B, 1): it is done when the best one ends, and asks for no
+    second.
     """
     rows, V = log_probs.shape
     sums = log_probs.add_(totals[:, None]).view(rows // beam, beam * V)
