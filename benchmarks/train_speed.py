@@ -9,7 +9,8 @@ advise, gets its batches without needless padding, and the faster of fp32 and bf
 autocast counts. What makes the difference belongs to the comparison: a packed stream of
 tokens, bf16 weights in place of autocast, one dropout mask for all positions and none
 on attention weights, explicit attention, a softmax in place of the logits, and memory
-that is kept between steps. The last helps the peers as well, so torch is measured with it, too.
+that is kept between steps. The last helps the peers as well, so torch is measured with
+it, too. The first batches, in which most shapes are new, count for none.
 
 Beside the rates stands the share of what the machine's bf16 products reach alone,
 measured between the turns. A step's floating-point operations are those of its products
