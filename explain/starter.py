@@ -6,7 +6,6 @@ the one right translation, the pattern that made them, and the true word alignme
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 from data.metrics import score
 from data.starter.compose import Pair, StarterCorpus
@@ -104,22 +103,22 @@ def _examples(
     model: Transformer, source: Tokenizer, target: Tokenizer, pairs: Sequence[Pair]
 ) -> Iterator[Example]:
     start, end = model.config.start_id, model.config.end_id
-    encoded = [
-        ([*source.encode(pair.source), end], target.encode_words(pair.target_words))
+    encoded = (
+        (
+            pair,
+            [*source.encode(pair.source), end],
+            target.encode_words(pair.target_words),
+        )
         for pair in pairs
-    ]
+    )
     fitting = [
-        max(len(ids), len(written) + 1) <= model.config.max_length
-        for ids, written in encoded
+        (pair, ids_in, ids_out)
+        for pair, ids_in, ids_out in encoded
+        if max(len(ids_in), len(ids_out) + 1) <= model.config.max_length
     ]
-    pairs = list(compress(pairs, fitting))
-    sources = [ids for ids, _ in compress(encoded, fitting)]
-    targets = [written for _, written in compress(encoded, fitting)]
-    read = [[start, *ids] for ids in targets]
-    weights = forced_weights(model, list(zip(sources, read, strict=True)))
-    for pair, found, ids_in, ids_out in zip(
-        pairs, weights, sources, targets, strict=True
-    ):
+    read = [(ids_in, [start, *ids_out]) for _, ids_in, ids_out in fitting]
+    weights = forced_weights(model, read)
+    for (pair, ids_in, ids_out), found in zip(fitting, weights, strict=True):
         yield Example(
             found,
             given_words(
