@@ -7,6 +7,8 @@ Distributed").
 """
 
 import os
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,8 +48,15 @@ class Processes:
         if self.count == 1:
             return value
         found = torch.tensor([value], dtype=torch.float64)
+        held = sys.getrefcount(found)
         with lost_process():
             distributed.all_reduce(found)
+        # A thread of gloo's lets go of it a moment later, and for that waits for the
+        # interpreter: once that is being shut down, the thread would abort the process.
+        for _ in range(1_000):
+            if sys.getrefcount(found) <= held:
+                break
+            time.sleep(0.001)
         return float(found)
 
     def from_first(self, value: float) -> float:
@@ -95,7 +104,6 @@ def joined_processes() -> Iterator[Processes]:
     try:
         yield Processes(rank, count)
     finally:
-        # Else a thread of gloo's may outlive what it needs, and abort the process.
         distributed.destroy_process_group()
 
 
