@@ -7,10 +7,11 @@ together, with AdamW and the same rate of dropout, in a process of its own; they
 turns, and the median of their turns counts. A peer is put together as its makers
 advise, gets its batches without needless padding, and the faster of fp32 and bf16
 autocast counts. What makes the difference belongs to the comparison: a packed stream of
-tokens, bf16 weights in place of autocast, one dropout mask for all positions and none
-on attention weights, explicit attention, a softmax in place of the logits, and memory
-that is kept between steps. The last helps the peers as well, so torch is measured with
-it, too. The first batches, in which most shapes are new, count for none.
+tokens, bf16 weights in place of autocast, one row of random numbers for all of a pass's
+dropout and none on attention weights, explicit attention, a softmax in place of the
+logits, and memory that is kept between steps. The last helps the peers as well, so
+torch is measured with it, too. The first batches, in which most shapes are new, count
+for none.
 
 Beside the rates stands the share of what the machine's bf16 products reach alone,
 measured between the turns. A step's floating-point operations are those of its products

@@ -88,13 +88,9 @@ def mask_for_each_position(
     return F.dropout(torch.ones_like(x), probability)
 
 
-def mask_of_bernoulli(
-    x: Tensor, probability: float, packing: Packing | None = None
-) -> Tensor:
-    """`dropout_mask` with torch's own random numbers."""
-    B = x.shape[0] if packing is None else packing.B
-    mask = F.dropout(torch.ones(B, x.shape[-1], dtype=x.dtype), probability)
-    return mask[:, None] if packing is None else mask[packing.sentence]
+def mask_of_bernoulli(numbers: Tensor, probability: float) -> Tensor:
+    """`draw_mask` with torch's own random numbers."""
+    return F.dropout(torch.ones_like(numbers), probability)
 
 
 def fused_attention(
@@ -124,14 +120,11 @@ OFF: dict[str, dict[str, object]] = {
         "data.batching.FEWEST_COLUMNS": 1,
         "model.packing.ROUND": 1,
     },
-    "one dropout mask for all positions": {
+    "one row of numbers for a pass's dropout": {
         "model.layers.dropout_mask": mask_for_each_position,
         "model.transformer.dropout_mask": mask_for_each_position,
     },
-    "masks from 16 random bits": {
-        "model.layers.dropout_mask": mask_of_bernoulli,
-        "model.transformer.dropout_mask": mask_of_bernoulli,
-    },
+    "masks from 16 random bits": {"model.packing.draw_mask": mask_of_bernoulli},
     "explicit attention": {"model.attention.attention": fused_attention},
     "a softmax in place of logits": {
         "model.loss.linear_cross_entropy": plain_cross_entropy

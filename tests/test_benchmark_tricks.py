@@ -9,11 +9,16 @@ import torch
 
 from benchmarks.tricks import OFF, switched_off
 from data.batching import Batch, encode_pairs, make_batch
+from model import layers
 from model.config import ModelConfig
+from model.packing import Packing
 from model.training import Recipe, TrainingState
 from model.transformer import Transformer
 
-DRAWS_OTHERWISE = {"one dropout mask for all positions", "masks from 16 random bits"}
+DRAWS_OTHERWISE = {
+    "one row of numbers for a pass's dropout",
+    "masks from 16 random bits",
+}
 
 
 def _batch() -> Batch:
@@ -68,10 +73,9 @@ def test_shapes_do_not_recur_without_that_trick() -> None:
 
 @pytest.mark.parametrize("trick", sorted(DRAWS_OTHERWISE))
 def test_other_masks_keep_the_mean(trick: str) -> None:
-    packed = [m for n, m in OFF[trick].items() if n.startswith("model.layers")]
-    [mask] = packed
     torch.manual_seed(1)
-    assert callable(mask)
-    drawn = mask(torch.ones(50, 7, 100), 0.2)
+    packing = Packing.of(torch.ones(50, 7, dtype=torch.bool))
+    with switched_off(trick):
+        drawn = layers.dropout_mask(torch.ones(packing.N, 100), 0.2, packing)
     assert drawn.mean().item() == pytest.approx(1, abs=0.03)
     assert set(drawn.unique().tolist()) == {0.0, 1.25}

@@ -23,7 +23,6 @@ def test_by_hand() -> None:
     stream = packing.pack(padded)
     assert stream.shape == (ROUND, 1)
     assert stream[:4, 0].tolist() == [1.0, 2.0, 3.0, 0.0]
-    assert packing.sentence[:4].tolist() == [0, 0, 1, 0]
     assert packing.position[:4].tolist() == [0, 1, 0, 0]
     stream[-1] = -5.0
     assert packing.unpack(stream)[:, :, 0].tolist() == [[1, 2, -5], [3, -5, -5]]

@@ -270,19 +270,24 @@ def test_positions_by_the_formula(width: int) -> None:
         )
 
 
-def test_dropout_keeps_the_mean_and_acts_in_training_alone(model: Transformer) -> None:
-    x = torch.ones(4_000, 3, 25)
-    mask = dropout_mask(x, 0.25)
-    assert mask.shape == (4_000, 1, 25)  # one draw for all positions
-    assert set(mask.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
-    assert mask.mean().item() == pytest.approx(1, abs=0.01)
-    # By chance alone: neighbours and sentences do not agree more often than that.
-    on = (mask[:, 0] > 0).float()
-    for one, other in ((on[:, 1:], on[:, :-1]), (on[1:], on[:-1])):
+@pytest.mark.parametrize("packed", [False, True])
+def test_dropout_keeps_the_mean_and_acts_by_chance_alone(packed: bool) -> None:
+    torch.manual_seed(1)
+    packing = Packing.of(torch.ones(300, 20, dtype=torch.bool)) if packed else None
+    x = torch.ones(6_000 if packing is None else packing.N, 64)
+    masks = torch.stack([dropout_mask(x, 0.25, packing) for _ in range(8)])
+    assert masks.shape[1:] == x.shape
+    assert set(masks.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert masks.mean().item() == pytest.approx(1, abs=0.01)
+    # Features, tokens and the masks of a pass agree no more often than by chance.
+    on = (masks > 0).float()
+    for axis in range(3):
+        one = on.narrow(axis, 1, on.shape[axis] - 1)
+        other = on.narrow(axis, 0, on.shape[axis] - 1)
         assert (one * other).mean().item() == pytest.approx(0.75**2, abs=0.01)
-    packing = Packing.of(torch.ones(40, 3, dtype=torch.bool))
-    packed = dropout_mask(torch.ones(packing.N, 25), 0.25, packing)[:120]
-    assert (packed.view(40, 3, 25) == packed.view(40, 3, 25)[:, :1]).all()
+
+
+def test_dropout_acts_in_training_alone(model: Transformer) -> None:
     source, target = _source(), _target()
     with torch.no_grad():
         quiet = model(source, target)
