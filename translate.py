@@ -37,8 +37,8 @@ from model.memory import tune_memory
 from model.serving import WEIGHTS, CTranslate2Engine, check_ctranslate2
 
 if TYPE_CHECKING:  # slow to import, torch above all, and not all translations need it
-    from explain.alignment import Word
     from explain.trace import AttentionTrace, ModelNote
+    from explain.words import Word
     from model.transformer import Transformer
 
 EngineName = Literal["torch", "ctranslate2"]
@@ -243,7 +243,7 @@ class Translator:
 
         Raises `ValueError` where Japanese has to be segmented and MeCab is missing.
         """
-        from explain.alignment import text_words
+        from explain.words import text_words
 
         source, target = self.languages
         return (
@@ -457,17 +457,20 @@ class Arguments:
 
     def _refuse_unused(self) -> None:
         """Raise `ValueError` for a flag that would do nothing."""
-        views = bool(self.show or self.walk or self.align or self.attention)
-        chosen = self.layer is not None or self.head is not None or bool(self.maps)
-        if chosen and not views:
-            raise ValueError(
-                "--maps, --layer and --head go with --show, --walk, --align or "
-                "--attention"
-            )
+        pictures = any(path.suffix in {".png", ".svg"} for path in self.attention)
+        drawn = "--show, or with --attention FILE.png or FILE.svg"
+        if self.maps and not (self.show or pictures):
+            raise ValueError(f"--maps goes with {drawn}")
+        chosen = self.layer is not None or self.head is not None
+        if chosen and not (self.show or self.walk or self.align or pictures):
+            raise ValueError(f"--layer and --head go with --walk, --align, {drawn}")
         if self.gold is not None and len(self.texts) != 1:
             raise ValueError("--gold goes with exactly one sentence, in quotes")
         if self.evaluate is not None and (
-            views or self.scores or self.output is not None or self.n_best > 1
+            self.wants_trace
+            or self.scores
+            or self.output is not None
+            or self.n_best > 1
         ):
             raise ValueError("--evaluate prints scores only: leave out other outputs")
 

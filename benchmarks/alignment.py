@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data.corpus import Pair, pairs_of, read_corpus
+from data.preparation import STARTER
 from data.text import normalise, read_file
 from explain.alignment import (
     Example,
@@ -26,15 +27,14 @@ from explain.alignment import (
     Measured,
     Scores,
     forced_weights,
-    given_words,
     measure,
-    mecab_words,
     parse_links,
     score,
 )
+from explain.words import given_words, mecab_words
 from model.checkpoint import read_config
 from model.command import parse, run
-from train import parse_arguments
+from train import named_corpora
 from translate import Translator
 
 PROGRAM = "benchmarks.alignment"
@@ -91,9 +91,10 @@ def _main(arguments: Arguments) -> None:
     if not fits:
         raise ValueError(f"the model can read no sentence of {arguments.gold}")
     short = [pair for pair in fits if len(pair.source) <= arguments.short]
+    corpus = [] if arguments.without_eflomal else _corpus(arguments)
     rows = _model_rows(translator, [fits, short])
     if not arguments.without_eflomal:
-        rows |= _eflomal_rows(_corpus(arguments), [fits, short])
+        rows |= _eflomal_rows(corpus, [fits, short])
     Console().print(_table(rows, arguments, len(short)))
     notes = [
         f"{len(fits)} of the {len(read)} pairs of {arguments.gold}: the others are "
@@ -188,9 +189,12 @@ _ENGLISH = re.compile(r"\w+(?:[-'.]\w+)*|[^\w\s]")
 
 def _corpus(arguments: Arguments) -> list[Pair]:
     """Return the pairs that eflomal is to learn from."""
-    names = arguments.corpus
-    if not names:
-        names = parse_arguments(read_config(arguments.model).get("argv", [])).corpus
+    names = arguments.corpus or named_corpora(read_config(arguments.model))
+    if not names or STARTER in names:
+        raise ValueError(
+            "eflomal needs files to learn from, which this model does not name: name "
+            "them with --corpus, or leave eflomal out with --without-eflomal"
+        )
     return [pair for name in names for pair in pairs_of(read_corpus(name))]
 
 

@@ -15,20 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from explain.alignment import (
-    Example,
-    Gold,
-    SegmenterMissing,
-    Word,
-    cross_weights,
-    given_words,
-    measure,
-    text_words,
-)
+from explain.alignment import Example, Gold, cross_weights, measure
 from explain.glossary import Glossary
 from explain.kinds import Kind
 from explain.probes import Candidate, Candidates, WhatIf
 from explain.trace import AttentionMap, AttentionTrace, Projections
+from explain.words import SegmenterMissing, Word, given_words, text_words
 
 Json = dict[str, Any]
 Array = NDArray[np.float32]
@@ -276,6 +268,7 @@ def _entry(entry: PageEntry, models: list[Json]) -> Json:
     words, left_out = _words(entry)
     made: Json = {
         "model": _model(trace, models),
+        "languages": list(entry.languages),
         "text": [source.text, readable(target.text, outputs)],
         "source": shown(source.tokens, {len(source.tokens) - 1}),
         "reads": shown(target.tokens_in, {0}),

@@ -11,15 +11,8 @@ from data.metrics import score
 from data.starter.compose import Pair, StarterCorpus
 from data.text import normalise
 from data.tokenizer import Tokenizer
-from explain.alignment import (
-    Example,
-    Gold,
-    Scores,
-    chosen_on,
-    forced_weights,
-    given_words,
-    measure,
-)
+from explain.alignment import Example, Gold, Scores, chosen_on, forced_weights, measure
+from explain.words import given_words
 from model.transformer import Transformer
 
 Translate = Callable[[Sequence[str]], Sequence[str]]

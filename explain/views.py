@@ -8,10 +8,10 @@ import re
 from collections.abc import Sequence
 from typing import get_args
 
-from explain.alignment import MARKS, SegmenterMissing, target_words
 from explain.glossary import Entry, Glossary
 from explain.kinds import KINDS, Kind
 from explain.trace import AttentionMap, AttentionTrace
+from explain.words import MARKS, SegmenterMissing, target_words
 
 KIND_NAMES: dict[Kind, str] = {
     "encoder_self": "Encoder self-attention",

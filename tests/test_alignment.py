@@ -10,31 +10,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.tokenizer import END, START, train_tokenizer
-from explain import alignment
+from explain import words as words_module
 from explain.alignment import (
     Example,
     Gold,
     Heads,
-    SegmenterMissing,
-    Word,
     align,
     chosen_on,
     cross_weights,
     diagonal,
     forced_weights,
-    given_words,
     links,
     measure,
-    mecab_words,
     parse_links,
     pharaoh,
     score,
-    source_words,
-    split_punctuation,
-    target_words,
     word_matrix,
 )
 from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
+from explain.words import (
+    SegmenterMissing,
+    Word,
+    given_words,
+    mecab_words,
+    source_words,
+    split_punctuation,
+    target_words,
+)
 from model.config import ModelConfig
 from model.transformer import Transformer
 
@@ -145,11 +147,11 @@ def test_without_mecab_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "MeCab", None)
-    alignment._mecab.cache_clear()
+    words_module._mecab.cache_clear()
     assert len(target_words(["私は", "です"], GOLD_WORDS)) == 2
     with pytest.raises(SegmenterMissing, match=r"pip install .*\.\[ja\]"):
         target_words(["犬", "です"], GOLD_WORDS)
-    alignment._mecab.cache_clear()
+    words_module._mecab.cache_clear()
 
 
 def test_byte_pieces_become_one_character() -> None:
@@ -232,8 +234,8 @@ def test_every_token_is_shared_out_whole(drawn: tuple[list[str], list[str]]) -> 
 def test_no_other_words_are_fewer_or_cut_fewer_tokens(
     text: str, glossary: set[str], cuts: set[int]
 ) -> None:
-    spans = alignment._glossary_spans(text, glossary)
-    found = alignment._fewest_words(text, spans, cuts)
+    spans = words_module._glossary_spans(text, glossary)
+    found = words_module._fewest_words(text, spans, cuts)
 
     def cost(words: list[str]) -> tuple[int, int]:
         ends = list(itertools.accumulate(map(len, words)))[:-1]

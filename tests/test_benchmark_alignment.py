@@ -123,6 +123,14 @@ def test_without_eflomal_one_line_says_what_to_install(
     assert "pip install -c constraints.txt '.[bench,ja]'" in capsys.readouterr().out
 
 
+def test_eflomal_without_a_text_is_refused_before_anything_is_scored(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*_arguments(folder), "--corpus", "starter"]) == 2
+    found = capsys.readouterr()
+    assert "--without-eflomal" in found.err and found.out == ""
+
+
 def test_links_move_to_the_gold_words_by_characters() -> None:
     # される|猫 against さ|れる猫: れる猫 has more of される, and both take its link.
     words, gold = ["される", "猫"], ["さ", "れる猫"]

@@ -653,6 +653,8 @@ def test_a_model_that_finds_no_end(
         (["--attention", "no/a.json", "x"], "there is no folder no"),
         (["--attention", "a.json", " "], "a.json: there is no sentence to write"),
         (["--values", "x"], "--values goes with --attention"),
+        (["--walk", "--maps", "cross", "--", "x"], "--maps goes with --show"),
+        (["--attention", "a.json", "--head", "1", "x"], "--layer and --head go with"),
         (["--input", "none.txt"], "none.txt: No such file"),
         (["--input", "\x1b[2J\n"], "\\x1b[2J\\n: No such file"),
         (["--input", "none.txt", "x"], "give sentences, --input or --evaluate"),

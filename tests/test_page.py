@@ -15,15 +15,7 @@ import pytest
 import torch
 
 from data.tokenizer import Tokenizer, train_tokenizer
-from explain.alignment import (
-    Heads,
-    SegmenterMissing,
-    cross_weights,
-    parse_links,
-    source_words,
-    target_words,
-    word_matrix,
-)
+from explain.alignment import Heads, cross_weights, parse_links, word_matrix
 from explain.files import read, to_json
 from explain.glossary import Entry
 from explain.page import (
@@ -39,6 +31,7 @@ from explain.page import (
 )
 from explain.page_data import exact, rounded, shown
 from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
+from explain.words import SegmenterMissing, source_words, target_words
 from model.config import ModelConfig
 from model.search import search
 from model.transformer import Transformer
@@ -349,6 +342,24 @@ def test_languages(open_page: Opened, entry: PageEntry) -> None:
     assert page.locator("#panel-cross thead .token").first.get_attribute("lang") == "en"
 
 
+def test_a_page_of_the_other_direction_says_so(
+    open_page: Opened, entry: PageEntry
+) -> None:
+    page = open_page(render([replace(entry, languages=("ja", "en"))]))
+    tokens = page.locator("#panel-cross tbody tr").nth(1).locator("th .token")
+    assert tokens.first.get_attribute("lang") == "en"
+    assert page.locator("#panel-cross thead .token").first.get_attribute("lang") == "ja"
+    assert page.locator("h1 bdi").first.get_attribute("lang") == "ja"
+    assert page.inner_text("#panel-cross p") == "Each step looks at the Japanese."
+
+
+def test_an_unknown_language_in_the_address_is_not_taken(
+    open_page: Opened, entry: PageEntry
+) -> None:
+    page = open_page(render([entry]), "#language=constructor")
+    assert page.get_attribute("html", "lang") == "en"
+
+
 def test_labels_are_complete() -> None:
     labels = json.loads((PAGE_FOLDER / "labels.json").read_text("utf-8"))
     scripts = "".join(p.read_text("utf-8") for p in PAGE_FOLDER.glob("*.js"))
@@ -503,6 +514,28 @@ def test_gold_links_are_outlined_and_the_error_rate_printed(
     assert page.inner_text("#error-rate strong") == f"{rate:.3f}"
     page.locator("#words").get_by_role("button", name="word read").click()
     assert page.locator("#words td.gold").count() == 0
+
+
+def test_what_no_step_reads_is_no_word_read(
+    open_page: Opened, model: Transformer, tokenizer: Tokenizer
+) -> None:
+    # A translation cut off after two words: the last is predicted, and never read.
+    whole = make_trace(model, ["▁cats", "▁run"], ["猫", "走る"])
+    source, target = whole.source, whole.target
+    cut = replace(
+        target,
+        tokens_in=target.tokens_in[:-1],
+        tokens_out=target.tokens_out[:-1],
+        ids_in=target.ids_in[:-1],
+        ids_out=target.ids_out[:-1],
+    )
+    trace = trace_attention(model, whole.model, source, cut)
+    gold = GoldAlignment(["cats", "run"], ["猫", "走る"], parse_links("0-0 1-1"))
+    page = open_page(render([make_entry(model, trace, tokenizer, gold=gold)]))
+    rows = page.locator("#words .matrix th[scope=row]")
+    assert rows.all_text_contents() == ["猫", "走る"]
+    page.locator("#words").get_by_role("button", name="word read").click()
+    assert rows.all_text_contents() == ["<s>", "猫"]
 
 
 # -------------------------------------------------- candidates, layers, heads switched

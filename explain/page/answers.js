@@ -18,7 +18,7 @@ section(
         {},
         label("allOn"),
         " ",
-        make("bdi", { lang: "ja", class: "with-all" }, asked.translation),
+        make("bdi", { lang: languageOf("target"), class: "with-all" }, asked.translation),
       ),
       make(
         "div",
@@ -99,7 +99,7 @@ function changedText({ translation, complete }, usual) {
   const missing = part(before, start, before.length - end);
   return make(
     "bdi",
-    { lang: "ja" },
+    { lang: languageOf("target") },
     part(now, 0, start),
     added ? make("mark", {}, added) : make("del", {}, missing),
     part(now, now.length - end, now.length),

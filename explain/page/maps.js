@@ -3,6 +3,11 @@
 
 const panels = {};
 const ROOMY = 16; // tokens above which three panels side by side are too narrow
+// What a panel says of its kind, by the language of what is looked at.
+const hintOf = (kind) =>
+  SIDES[kind].includes("source")
+    ? `${kind}_hint_${languageOf("source")}`
+    : `${kind}_hint`;
 const longest = () => Math.max(entry().source.length, entry().reads.length);
 
 section(
@@ -84,7 +89,7 @@ function panel(kind) {
     "article",
     { class: "panel", id: `panel-${kind}`, "aria-label": label(kind) },
     make("h3", {}, label(kind)),
-    make("p", { class: "quiet" }, label(`${kind}_hint`)),
+    make("p", { class: "quiet" }, label(hintOf(kind))),
     make("p", { class: "tools" }, layer, head),
     make("div", { class: "map" }, holder, make("h4", {}, label("everyHead")), grid),
   );

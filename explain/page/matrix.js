@@ -26,7 +26,7 @@ function dress(element, attributes, children) {
 
 // ---------------------------------------------------------------------------- tokens
 
-const languageOf = (side) => (side === "source" ? "en" : "ja");
+const languageOf = (side) => entry().languages[side === "source" ? 0 : 1];
 
 // What a tooltip says of a token: its raw form, and which piece of a character it is.
 function tooltip(token) {
@@ -39,7 +39,7 @@ const spoken = (token) => (token.of ? `${token.of} ${token.text}` : token.text);
 
 function tokenElement(token, side) {
   const kind = token.mark ? " mark" : token.of ? " rest" : "";
-  const joined = token.joined && side === "source" ? " joined" : "";
+  const joined = token.joined && languageOf(side) === "en" ? " joined" : "";
   const made = {
     class: `token${kind}${joined}`,
     lang: languageOf(side),

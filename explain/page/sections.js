@@ -103,8 +103,8 @@ section(
       make(
         "h1",
         { class: source.length > 90 ? "long" : "" },
-        make("bdi", { lang: "en" }, source),
-        make("bdi", { lang: "ja" }, target),
+        make("bdi", { lang: languageOf("source") }, source),
+        make("bdi", { lang: languageOf("target") }, target),
       ),
       make("p", { class: "intro" }, label("intro")),
       allBadge(),
@@ -282,7 +282,7 @@ section("row", crossKey, () => {
   });
   requestAnimationFrame(() => keepInView(bars[state.source]));
   return [
-    make("h2", {}, label("rowTitle")),
+    make("h2", {}, label(`rowTitle_${languageOf("source")}`)),
     make(
       "p",
       { class: "quiet" },

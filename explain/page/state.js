@@ -185,7 +185,7 @@ function readAddress() {
     state.pinned = state.source !== strongest("cross", state.step);
   }
   state.figure = parts.get("figure") === "lines" ? "lines" : "matrix";
-  if (LABELS[parts.get("language")]) state.language = parts.get("language");
+  if (Object.hasOwn(LABELS, parts.get("language"))) state.language = parts.get("language");
 }
 
 function writeAddress() {
@@ -201,7 +201,7 @@ function writeAddress() {
 
 function firstLanguage() {
   const wanted = navigator.languages.map((l) => l.slice(0, 2));
-  return wanted.find((l) => LABELS[l]) || "en";
+  return wanted.find((l) => Object.hasOwn(LABELS, l)) || "en";
 }
 
 // Return a label in the chosen language, its {names} filled in.

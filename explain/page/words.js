@@ -58,14 +58,17 @@ section(
 
 // Return the words of one side of a map, marks among them if asked, as [text, parts].
 function wordsOf(side, reads, marks) {
+  const tokens =
+    side === "source" ? entry().source : reads ? entry().reads : entry().predicts;
+  // The last token of a translation that was cut off is read by no step.
   const words = entry().words[side].map(({ text, parts }, index) => ({
     text,
     side,
     index,
-    parts: parts.map(([token, share]) => [token + (reads ? 1 : 0), share]),
+    parts: parts
+      .map(([token, share]) => [token + (reads ? 1 : 0), share])
+      .filter(([token]) => token < tokens.length),
   }));
-  const tokens =
-    side === "source" ? entry().source : reads ? entry().reads : entry().predicts;
   const inside = new Set(words.flatMap((word) => word.parts.map(([token]) => token)));
   const others = tokens.flatMap((token, i) =>
     inside.has(i)
