@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
         q is (B, H, T, K), k and v are (B, H, S, K); the result is (B, T, D), or with a
         packing of the queries (N, D).
         """
-        context = attention(q, k, v, mask, trace)
+        context = attention(q.to(k.dtype), k, v, mask, trace).to(self.w_o.dtype)
         concatenated = context.transpose(1, 2).flatten(2)  # (B, T, H*K = D)
         if packing is not None:
             concatenated = packing.pack(concatenated)  # (N, D)

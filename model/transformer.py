@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from itertools import chain
 from typing import cast
 
 import torch
@@ -121,17 +120,15 @@ class Transformer(nn.Module):
         """Return the cache with which to decode source_ids, (B, S), step by step."""
         memory = self.encode(source_ids)
         room = (_FIRST_ROOM, source_ids.shape[0] * beam, self.config.width)
-        in_fp32 = memory.dtype == torch.float32
+        cross = (layer.cross_attention.project_memory(memory)
+                 for layer in self.decoder_layers)  # fmt: skip
         return Cache(
             source_mask=self.source_mask(source_ids),
-            cross=[
-                layer.cross_attention.project_memory(memory)
-                for layer in self.decoder_layers
-            ],
+            cross=[(k.float(), v.float()) for k, v in cross],
             own=[
-                (memory.new_empty(room), memory.new_empty(room)) for _ in self.decoder
+                (memory.new_empty(room).float(), memory.new_empty(room).float())
+                for _ in self.decoder
             ],
-            block=1 if in_fp32 else BLOCK,
         )
 
     def step(self, token_ids: Tensor, cache: "Cache") -> Tensor:
@@ -140,11 +137,8 @@ class Transformer(nn.Module):
         token_ids is (B*N,): N hypotheses for each of the cache's B sentences. The
         result equals the last position of `decode` over the whole prefix.
         """
-        cells = cache.make_room()
+        cache.make_room()
         rows, B, now = token_ids.shape[0], cache.source_mask.shape[0], cache.length
-        mask = None
-        if cells > now + 1:
-            mask = torch.arange(cells, device=token_ids.device) <= now
         x = self._embed(self.target_embedding, token_ids[:, None], now, NO_TRACE)
         for layer, own, cross in zip(
             self.decoder_layers, cache.own, cache.cross, strict=True
@@ -152,13 +146,13 @@ class Transformer(nn.Module):
             q, k, v = layer.self_attention.project(layer.self_attention_norm(x))
             for kept, new in zip(own, (k, v), strict=True):
                 kept[now] = new.flatten(1)  # (B*N, H, 1, K)
-            keys, values = (  # (B*N, H, cells, K)
-                kept[:cells]
-                .view(cells, rows, self.config.heads, -1)
+            keys, values = (  # (B*N, H, length, K)
+                kept[: now + 1]
+                .view(now + 1, rows, self.config.heads, -1)
                 .permute(1, 2, 0, 3)
                 for kept in own
             )
-            x = x + layer.self_attention.attend(q, keys, values, mask)
+            x = x + layer.self_attention.attend(q, keys, values, None)
             # A sentence's N hypotheses query its one memory like N positions of it.
             x = x.view(B, rows // B, -1)
             x = layer.after_self_attention(x, cross, cache.source_mask).view(
@@ -197,46 +191,36 @@ class Cache:
 
     B sentences with N hypotheses each; `length` tokens of each are cached. The tokens
     of one step lie together, so that hypotheses are moved in one pass over what is
-    filled. For inference only.
+    filled. Keys and values are in fp32 whatever the weights are: in bf16 a processor's
+    matrix kernels are made anew for each new shape, and a search has many. For
+    inference only.
     """
 
     source_mask: Tensor  # (B, 1, 1, S)
     cross: list[KeysValues]  # a layer's keys and values of the memory, (B, H, S, K)
     own: list[KeysValues]  # of the target so far, (room, B*N, D)
-    block: int = 1  # cells are read in multiples of this, of which the room is one
     length: int = 0
 
-    def make_room(self) -> int:
-        """See to it that one more token fits in; return how many cells are then read.
-
-        Those after the new token are to be masked. The room doubles where it is full.
-        """
+    def make_room(self) -> None:
+        """See to it that one more token fits in; the room doubles where it is full."""
         if self.length == len(self.own[0][0]):
             self.own = [(torch.cat([k, k]), torch.cat([v, v])) for k, v in self.own]
-        cells = self._whole_blocks(self.length + 1)
-        if cells == self.length + self.block > self.length + 1:
-            for kept in chain.from_iterable(self.own):  # 0 times NaN would be NaN
-                kept[self.length : cells] = 0
-        return cells
 
     def reorder(self, rows: Tensor) -> None:
         """Let hypothesis i go on from what hypothesis rows[i] had; rows is (B*N,)."""
         before = self.own[0][0].shape[1]
-        filled = self._whole_blocks(self.length)
-        steps = torch.arange(filled, device=rows.device)[:, None]
+        steps = torch.arange(self.length, device=rows.device)[:, None]
         cells = (steps * before + rows).flatten()
         self.own = [
-            (_moved(k, cells, len(rows), filled), _moved(v, cells, len(rows), filled))
+            (_moved(k, cells, len(rows), self.length),
+             _moved(v, cells, len(rows), self.length))
             for k, v in self.own
-        ]
+        ]  # fmt: skip
 
     def select(self, sentences: Tensor) -> None:
         """Keep these of the B sentences; `reorder` chooses among their hypotheses."""
         self.source_mask = self.source_mask[sentences]
         self.cross = [(k[sentences], v[sentences]) for k, v in self.cross]
-
-    def _whole_blocks(self, length: int) -> int:
-        return -(-length // self.block) * self.block
 
 
 def _moved(kept: Tensor, cells: Tensor, rows: int, filled: int) -> Tensor:
@@ -250,10 +234,6 @@ def _moved(kept: Tensor, cells: Tensor, rows: int, filled: int) -> Tensor:
 
 # Tokens a cache first has room for; it doubles when they are full.
 _FIRST_ROOM = 16
-
-BLOCK = 8
-"""In bf16 a processor's matrix kernels are made anew for each new shape, which takes
-longer than a step: there, lengths are multiples of this."""
 
 
 def _initialise(module: nn.Module) -> None:

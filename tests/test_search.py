@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -10,8 +11,16 @@ from conftest import pairs
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.engine import Hypothesis
-from model.search import TorchEngine, _largest, _Sentence, _staying, search
+from model.engine import Hypothesis, Precision
+from model.search import (
+    FEWEST,
+    TorchEngine,
+    _largest,
+    _Sentence,
+    _staying,
+    _workers,
+    search,
+)
 from model.transformer import Transformer
 from translate import Translator
 
@@ -344,12 +353,52 @@ def test_batches_and_neighbours_never_change_a_translation(
         order.reverse()
 
 
-def test_in_bf16_no_source_is_padded_beyond_what_the_model_has_room_for() -> None:
-    torch.manual_seed(1)
-    config = ModelConfig(9, 9, width=16, heads=2, feed_forward=16, max_length=11)
-    engine = TorchEngine.of(Transformer(config).eval(), "bf16")
-    [found] = engine.translate([[5] * 10 + [END]], beam=2)
-    assert 1 <= len(found[0].ids) <= 11
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_batch_that_threads_share_is_translated_as_its_parts(
+    model: Transformer, beam: int, precision: Precision
+) -> None:
+    engine = TorchEngine.of(model, precision)
+    generator = torch.Generator().manual_seed(5)
+    lengths = torch.randint(1, 8, (2 * FEWEST + 1,), generator=generator).tolist()
+    sources = [[*_ids(length, generator), END] for length in lengths]
+    found = engine.translate(sources, beam, max_steps=6)
+    assert all(len(one.ids) <= 6 for ranked in found for one in ranked)
+    for part in (0, 1):
+        alone = engine._search(sources[part::2], beam, 1.0, 6)
+        assert [[one.ids for one in ranked] for ranked in found[part::2]] == [
+            [one.ids for one in ranked] for ranked in alone
+        ]
+    # A refusal leaves the threads as they were.
+    with pytest.raises(ValueError, match="beam is 0"):
+        engine.translate(sources, 0)
+    seen: list[int] = []
+    other = Thread(target=lambda: seen.append(torch.get_num_threads()))
+    other.start()
+    other.join()
+    assert seen == [torch.get_num_threads()] == [2]
+    assert _workers(2).submit(torch.get_num_threads).result() == 1
+
+
+def _ids(length: int, generator: torch.Generator) -> list[int]:
+    ids: list[int] = torch.randint(5, 9, (length,), generator=generator).tolist()
+    return ids
+
+
+def test_a_search_that_is_told_to_stop_ends_at_its_next_step(
+    model: Transformer,
+) -> None:
+    stop = Event()
+    stop.set()
+    assert search(model, torch.tensor([[7, END]]), stop=stop) == [[]]
 
 
 def test_n_best_is_the_beams_own_order(translator: Translator) -> None:
