@@ -5,6 +5,7 @@ the same network, with the same rules of search, in C++.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ def check_ctranslate2(device: str = "cpu") -> None:
         raise ValueError(f"--device {device} is not usable here: give cpu")
 
 
+FEWEST = 16
+"""Sentences that a thread translates together, at least, of a batch that has more."""
+
+
 class CTranslate2Engine:
     """An exported model, its vocabularies included: an `Engine`.
 
@@ -49,6 +54,7 @@ class CTranslate2Engine:
     ) -> None:
         self.config = config
         self._translator = translator
+        self._workers: int = translator.num_translators
         self._source = source
         self._target_ids = {token: number for number, token in enumerate(target)}
 
@@ -74,7 +80,10 @@ class CTranslate2Engine:
             if not path.is_file() or sha256(path) != hashes.get(path.name):
                 raise RunError(f"{path} is missing or damaged: export the run again")
         try:
-            translator = ctranslate2.Translator(str(folder), device=device)
+            threads = _threads() if device == "cpu" else 1
+            translator = ctranslate2.Translator(
+                str(folder), device=device, inter_threads=threads, intra_threads=1
+            )
             source, target = (
                 json.loads((folder / name).read_text("utf-8")) for name in VOCABULARIES
             )
@@ -103,6 +112,7 @@ class CTranslate2Engine:
             length_penalty=length_penalty,
             max_decoding_length=cap,
             max_input_length=0,
+            max_batch_size=self._together(len(sources)),
             return_scores=True,
         )
         return [
@@ -113,6 +123,14 @@ class CTranslate2Engine:
             for found in results
         ]
 
+    def _together(self, sentences: int) -> int:
+        """Return how many of a batch a thread translates at a time; 0 is all."""
+        if self._workers == 1:
+            return 0
+        # More parts than threads, since their lengths differ.
+        parts = max(min(2 * self._workers, sentences // FEWEST), 1)
+        return -(-sentences // parts)
+
     def _hypothesis(
         self, tokens: Sequence[str], score: float, length_penalty: float, cap: int
     ) -> Hypothesis:
@@ -120,3 +138,16 @@ class CTranslate2Engine:
         complete = len(ids) < cap
         total = score * (len(ids) + complete) ** length_penalty
         return Hypothesis(ids, total, score, complete)
+
+
+def _threads() -> int:
+    """Return how many threads are to translate, each a part of a batch by itself.
+
+    A model as small as these gains nothing from several threads in one product.
+    """
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    if named.isdecimal() and int(named):
+        return int(named)
+    if hasattr(os, "sched_getaffinity"):  # on Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
