@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from argparse import ArgumentError, ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
@@ -199,7 +199,7 @@ class Preset:
 PRESETS = {
     "tiny": Preset(Shape(encoder_layers=2, vocabulary=2_000), Recipe(), steps=3_000),
     "small": Preset(
-        Shape(width=192, feed_forward=768, encoder_layers=4),
+        Shape(width=192, feed_forward=768, encoder_layers=4, dropout=0.1),
         Recipe(optimizer="muon", learning_rate=2e-3),
         minutes=10,
     ),
@@ -209,7 +209,7 @@ PRESETS = {
             feed_forward=1024,
             encoder_layers=4,
             vocabulary=8_000,
-            dropout=0.15,
+            dropout=0.2,
         ),
         Recipe(
             optimizer="muon",
@@ -334,6 +334,19 @@ def parse_arguments(argv: list[str]) -> Arguments:
     preset = PRESETS[name]
     default = Arguments(preset=name, shape=preset.shape, recipe=preset.recipe)
     return parse(Arguments, argv, "train.py", default=default)
+
+
+def named_corpora(config: Mapping[str, Any]) -> list[str]:
+    """Return the corpora that a run's config.json says it was trained on, or none."""
+    argv = config.get("argv")  # an export has none
+    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
+        return []
+    flags = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    flags.add_argument("--corpus", nargs="+", default=[STARTER])
+    with suppress(ArgumentError):
+        corpora: list[str] = flags.parse_known_args(argv)[0].corpus
+        return corpora
+    return []
 
 
 def _was_begun(folder: Path, argv: list[str]) -> bool:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,19 +48,18 @@ def sentences(count: int) -> Iterator[str]:
 
 def measure(model: Path, lines: int, attention: bool) -> tuple[float, int]:
     """Return the peak resident memory in MB, and how many lines came out."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
         command = [sys.executable, "translate.py", "--model", str(model)]
         if attention:
             command += ["--attention", os.path.join(folder, "maps.jsonl")]
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
         assert process.stdin is not None and process.stdout is not None
         sink = process.stdin
 
         def feed() -> None:
-            with sink:
+            with suppress(BrokenPipeError), sink:
                 for sentence in sentences(lines):
                     sink.write(f"{sentence}\n".encode())
 
@@ -69,7 +69,11 @@ def measure(model: Path, lines: int, attention: bool) -> tuple[float, int]:
         writer.join()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_maxrss * 1024 / 1e6, came if process.returncode == 0 else -1
+        if process.returncode:
+            errors.seek(0)
+            said = errors.read().decode().strip().rsplit("\n", 1)[-1]
+            raise ValueError(f"{command[1]} ended with {process.returncode}: {said}")
+    return usage.ru_maxrss * 1024 / 1e6, came
 
 
 def _main() -> int:

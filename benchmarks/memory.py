@@ -40,8 +40,10 @@ def peak(command: Sequence[str]) -> float:
 
 
 def _peak(command: list[str]) -> float:
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run(command, check=True, **quiet)
+    ran = subprocess.run(command, capture_output=True, text=True)
+    if ran.returncode:
+        said = ran.stderr.strip().rsplit("\n", 1)[-1]
+        raise ValueError(f"{command[1]} ended with {ran.returncode}: {said}")
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return used * 1024 / 1e6
 

@@ -16,13 +16,18 @@ START, END, PADDING = 1, 2, 0
 
 
 class TorchTransformer(nn.Module):
-    """The same model from torch's own parts, as its tutorial puts them together."""
+    """The same model from torch's own parts, as its tutorial puts them together.
+
+    A lean one leaves out what ours does not do either: dropout on attention weights and
+    inside feed-forward blocks, and the mask over a target's padding, which no loss
+    sees.
+    """
 
     positions: Tensor
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, lean: bool = False) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.lean = config, lean
         self.source = nn.Embedding(config.source_vocabulary, config.width)
         self.target = nn.Embedding(config.target_vocabulary, config.width)
         for embedding in (self.source, self.target):
@@ -40,6 +45,11 @@ class TorchTransformer(nn.Module):
         )
         positions = sinusoidal_positions(config.max_length, config.width)
         self.register_buffer("positions", positions, persistent=False)
+        for part in self.layers.modules() if lean else ():
+            if isinstance(part, nn.MultiheadAttention):
+                part.dropout = 0.0
+            elif hasattr(part, "linear1"):  # a layer: its inner dropout
+                part.dropout = nn.Identity()
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the logits, (B, T, V), for ids (B, S) and (B, T)."""
@@ -59,7 +69,7 @@ class TorchTransformer(nn.Module):
             self._embed(self.target, target),
             memory,
             tgt_mask=causal,
-            tgt_key_padding_mask=target == PADDING,
+            tgt_key_padding_mask=None if self.lean else target == PADDING,
             memory_key_padding_mask=source == PADDING,
             tgt_is_causal=True,
         )
@@ -71,8 +81,11 @@ class TorchTransformer(nn.Module):
         return embedded
 
 
-def marian(config: ModelConfig) -> Any:
-    """Return a MarianMT model of Hugging Face's transformers, in random weights."""
+def marian(config: ModelConfig, explicit: bool = False) -> Any:
+    """Return a MarianMT model of Hugging Face's transformers, in random weights.
+
+    Its attention is its default, torch's fused one, or written out as ours is.
+    """
     from transformers import MarianConfig, MarianMTModel
 
     return MarianMTModel(
@@ -96,6 +109,7 @@ def marian(config: ModelConfig) -> Any:
             eos_token_id=END,
             forced_eos_token_id=None,
             decoder_start_token_id=START,
+            attn_implementation="eager" if explicit else None,
         )
     )
 
@@ -103,9 +117,9 @@ def marian(config: ModelConfig) -> Any:
 class Marian(nn.Module):
     """MarianMT called as `TorchTransformer` is."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, explicit: bool = False) -> None:
         super().__init__()
-        self.inner = marian(config)
+        self.inner = marian(config, explicit)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the logits, (B, T, V), for ids (B, S) and (B, T)."""

@@ -37,7 +37,7 @@ def _main() -> int:
         ["benchmarks.export_parity", *decoded],
         ["benchmarks.cost"],
         ["benchmarks.memory"],
-        ["benchmarks.page"],
+        ["benchmarks.page", "--model", str(arguments.model)],
     ]
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "

@@ -15,11 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from data.metrics import score
+from data.preparation import STARTER
 from data.starter.compose import Pair, StarterCorpus, compose
 from data.text import words_of
 from explain.starter import Result, alignment_scores, score_tests
 from model.checkpoint import read_config
 from model.command import parse, run
+from train import named_corpora
 from translate import Translator
 
 
@@ -92,6 +94,10 @@ def _long(pairs: Sequence[Pair]) -> float:
 def _main() -> None:
     arguments = parse(Arguments, None, "-m benchmarks.starter")
     config = read_config(arguments.model)
+    if STARTER not in named_corpora(config):
+        raise ValueError(
+            f"{arguments.model} was not trained on the starter corpus: name another"
+        )
     translator = Translator.load(arguments.model)
     starter = compose(int(config["seed"]))
     results = score_tests(starter, translator.best)

@@ -36,7 +36,7 @@ from model.config import ModelConfig
 from model.engine import Precision
 from model.memory import tune_memory
 from model.optimizer import orthogonalise
-from model.packing import Packing
+from model.packing import Packing, draw_mask
 from model.training import TrainingState, hardware_precisions
 from model.transformer import Transformer
 from train import PRESETS, dev_loss
@@ -81,11 +81,11 @@ def padded_loss(
     )
 
 
-def mask_for_each_position(
+def mask_of_its_own(
     x: Tensor, probability: float, packing: Packing | None = None
 ) -> Tensor:
-    """`dropout_mask` as `torch.nn.Dropout` draws it."""
-    return F.dropout(torch.ones_like(x), probability)
+    """`dropout_mask` of numbers that no other mask is cut from."""
+    return draw_mask(x.new_empty(x.numel()), probability).view_as(x)
 
 
 def mask_of_bernoulli(numbers: Tensor, probability: float) -> Tensor:
@@ -121,8 +121,8 @@ OFF: dict[str, dict[str, object]] = {
         "model.packing.ROUND": 1,
     },
     "one row of numbers for a pass's dropout": {
-        "model.layers.dropout_mask": mask_for_each_position,
-        "model.transformer.dropout_mask": mask_for_each_position,
+        "model.layers.dropout_mask": mask_of_its_own,
+        "model.transformer.dropout_mask": mask_of_its_own,
     },
     "masks from 16 random bits": {"model.packing.draw_mask": mask_of_bernoulli},
     "explicit attention": {"model.attention.attention": fused_attention},
