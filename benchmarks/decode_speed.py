@@ -8,10 +8,11 @@ Ours and MarianMT (Hugging Face's transformers) run in fp32 and in bf16. MarianM
 random weights, which know no end: it writes as many tokens for each batch as ours wrote
 for the longest of its sentences. CTranslate2 runs our weights, in float32 and int8.
 What makes the difference belongs to the comparison: ours keeps its memory between
-batches (`model.memory`), as `translate.py` does, and its attention is written out. Both
-may help MarianMT as well, so it is measured with them, too ("helped"). Beside the rates
-stand the latency of one sentence alone and what an attention trace costs, in forward
-passes. Exits with 1 where a bar is missed.
+batches (`model.memory`), as `translate.py` does, its attention is written out, and
+threads search parts of a batch each by itself. All of it may help MarianMT as well, so
+it is measured with it, too ("helped"). Beside the rates stand the latency of one
+sentence alone and what an attention trace costs, in forward passes. Exits with 1 where
+a bar is missed.
 """
 
 import json
@@ -34,6 +35,7 @@ from model.command import parse, run
 from model.engine import Precision
 from model.export import export_ctranslate2
 from model.memory import tune_memory
+from model.search import FEWEST, workers
 from translate import Translator, batches
 
 Contender = Literal[
@@ -73,10 +75,10 @@ class Marian:
         translator: Translator,
         texts: Sequence[str],
         dtype: torch.dtype,
-        explicit: bool,
+        helped: bool,
     ) -> None:
-        self.translator = translator
-        self.model = marian(translator.engine.config, explicit).eval().to(dtype)
+        self.translator, self.helped = translator, helped
+        self.model = marian(translator.engine.config, helped).eval().to(dtype)
         self.model.generation_config.eos_token_id = None  # else it is looked for
         self.lengths: dict[int, dict[str, int]] = {}
         for beam in BEAMS:
@@ -86,7 +88,6 @@ class Marian:
                 for text, ranked in zip(texts, found, strict=True)
             }
 
-    @torch.inference_mode()
     def translate(self, texts: Sequence[str], beam: int) -> None:
         """Write as many tokens as the longest of each batch's translations has."""
         end, padding = self.model.config.eos_token_id, self.model.config.pad_token_id
@@ -95,7 +96,9 @@ class Marian:
             [*self.translator.source.encode(text)[:limit], end] for text in texts
         ]
         order = sorted(range(len(texts)), key=lambda row: len(encoded[row]))
-        for rows in batches(order, [len(ids) for ids in encoded], beam):
+
+        @torch.inference_mode()
+        def write(rows: Sequence[int]) -> None:
             widest = max(len(encoded[row]) for row in rows)
             ids = torch.tensor(
                 [encoded[r] + [padding] * (widest - len(encoded[r])) for r in rows]
@@ -109,6 +112,15 @@ class Marian:
                 max_new_tokens=steps,
                 do_sample=False,
             )
+
+        threads = torch.get_num_threads()
+        for rows in batches(order, [len(ids) for ids in encoded], beam):
+            if self.helped and len(rows) >= threads * FEWEST:
+                parts = [rows[part::threads] for part in range(threads)]
+                list(workers(threads).map(write, parts))
+                torch.set_num_threads(threads)
+            else:
+                write(rows)
 
 
 def contender(name: Contender, folder: Path, texts: Sequence[str]) -> Translate:

@@ -83,7 +83,7 @@ class TorchEngine:
         try:
             for part in range(parts):
                 asked = (sources[part::parts], beam, length_penalty, max_steps, stop)
-                searches.append(_workers(threads).submit(self._search, *asked))
+                searches.append(workers(threads).submit(self._search, *asked))
             for part, searched in enumerate(searches):
                 found[part::parts] = searched.result()
         finally:
@@ -113,7 +113,7 @@ FEWEST = 16
 
 
 @functools.cache
-def _workers(count: int) -> ThreadPoolExecutor:
+def workers(count: int) -> ThreadPoolExecutor:
     """Return threads that search, each on a processor of its own.
 
     Steps of a search are so small that two processors, waiting for each other after
@@ -129,7 +129,7 @@ def _compute_alone() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
-    os.register_at_fork(after_in_child=_workers.cache_clear)
+    os.register_at_fork(after_in_child=workers.cache_clear)
 
 
 @torch.inference_mode()

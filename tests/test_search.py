@@ -18,8 +18,8 @@ from model.search import (
     _largest,
     _Sentence,
     _staying,
-    _workers,
     search,
+    workers,
 )
 from model.transformer import Transformer
 from translate import Translator
@@ -385,7 +385,7 @@ def test_a_batch_that_threads_share_is_translated_as_its_parts(
     other.start()
     other.join()
     assert seen == [torch.get_num_threads()] == [2]
-    assert _workers(2).submit(torch.get_num_threads).result() == 1
+    assert workers(2).submit(torch.get_num_threads).result() == 1
 
 
 def _ids(length: int, generator: torch.Generator) -> list[int]:
