@@ -12,8 +12,8 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from model.linear import linear
 from model.packing import Packing
 
 
@@ -100,12 +100,12 @@ class MultiHeadAttention(nn.Module):
 
         x is (B, T, D), or with a packing (N, D).
         """
-        q, k, v = self._heads_of(F.linear(x, self.w_qkv.flatten(0, 1)), 3, packing)
+        q, k, v = self._heads_of(linear(x, self.w_qkv.flatten(0, 1)), 3, packing)
         return q, k, v
 
     def project_query(self, x: Tensor, packing: Packing | None = None) -> Tensor:
         """Return the queries of x, (B, H, T, K); x as in `project`."""
-        return self._heads_of(F.linear(x, self.w_qkv[0]), 1, packing)[0]
+        return self._heads_of(linear(x, self.w_qkv[0]), 1, packing)[0]
 
     def project_memory(
         self, memory: Tensor, packing: Packing | None = None
@@ -114,7 +114,7 @@ class MultiHeadAttention(nn.Module):
 
         memory is (B, S, D), or with a packing (N, D).
         """
-        projected = F.linear(memory, self.w_qkv[1:].flatten(0, 1))
+        projected = linear(memory, self.w_qkv[1:].flatten(0, 1))
         k, v = self._heads_of(projected, 2, packing)
         return k, v
 
@@ -136,7 +136,7 @@ class MultiHeadAttention(nn.Module):
         concatenated = context.transpose(1, 2).flatten(2)  # (B, T, H*K = D)
         if packing is not None:
             concatenated = packing.pack(concatenated)  # (N, D)
-        output = F.linear(concatenated, self.w_o)
+        output = linear(concatenated, self.w_o)
         trace.keep(concatenated=concatenated, output=output)
         return output
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.attention import NO_TRACE, MultiHeadAttention, Trace
+from model.linear import linear
 from model.packing import Packing
 
 KeysValues = tuple[Tensor, Tensor]
@@ -58,9 +59,9 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = F.relu(self.inner(x), inplace=True)  # (B, T, F)
-        output: Tensor = self.outer(hidden)
-        return output
+        inner, outer = self.inner, self.outer
+        hidden = F.relu(linear(x, inner.weight, inner.bias), inplace=True)  # (B, T, F)
+        return linear(hidden, outer.weight, outer.bias)
 
 
 class EncoderLayer(nn.Module):

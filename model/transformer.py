@@ -6,7 +6,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from model.attention import NO_TRACE, Trace
 from model.config import ModelConfig
@@ -17,6 +16,7 @@ from model.layers import (
     dropout_mask,
     sinusoidal_positions,
 )
+from model.linear import linear
 from model.packing import Packing
 
 
@@ -114,7 +114,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the scores of every target token, (…, V), for hidden, (…, D)."""
-        return F.linear(hidden, self.target_embedding.weight)
+        return linear(hidden, self.target_embedding.weight)
 
     def start(self, source_ids: Tensor, beam: int = 1) -> "Cache":
         """Return the cache with which to decode source_ids, (B, S), step by step."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from model.attention import MultiHeadAttention, Trace
 from model.config import ModelConfig
 from model.layers import FeedForward, dropout_mask, sinusoidal_positions
+from model.linear import FEWEST_ROWS, linear
 from model.packing import Packing
 from model.transformer import Transformer
 
@@ -309,3 +310,20 @@ def test_parameters_are_counted_without_a_model() -> None:
     for config in (CONFIG, ModelConfig(9, 8, width=2, heads=1, feed_forward=5)):
         found = sum(p.numel() for p in Transformer(config).parameters())
         assert config.parameters == found
+
+
+@pytest.mark.parametrize("rows", [1, FEWEST_ROWS])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_product_without_a_gradient_is_the_one_with_it(
+    rows: int, bias: bool
+) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(2, rows, 24, dtype=torch.float32).transpose(0, 1)
+    weight, added = torch.randn(10, 24), torch.randn(10) if bias else None
+    with_gradient = linear(x, weight, added)
+    with torch.inference_mode():
+        without = linear(x, weight, added)
+    exact = x.double() @ weight.double().T + (0 if added is None else added)
+    for found in (with_gradient, without):
+        assert found.shape == (rows, 2, 10)
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)
