@@ -12,9 +12,9 @@ dropout and none on attention weights and inside feed-forward blocks, explicit
 attention, a softmax in place of the logits, and memory that is kept between steps.
 
 Some of that a peer can have without any code of ours, and so each is measured with it,
-too ("helped"): both with memory kept; torch with dropout only where ours has it, and
-without a mask that changes no loss; MarianMT with attention written out. The first
-batches, in which most shapes are new, count for none.
+too ("helped"): both with memory kept; torch with dropout only where ours has it,
+without a mask that changes no loss, and without its fused attention; MarianMT with
+attention written out. The first batches, in which most shapes are new, count for none.
 
 Beside the rates stands the share of what the machine's bf16 products reach alone,
 measured between the turns. A step's floating-point operations are those of its products
