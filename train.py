@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from argparse import ArgumentError, ArgumentParser
+from argparse import ArgumentError, ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -324,16 +324,21 @@ def _failed_writes_explained(folder: Path) -> Iterator[None]:
 
 def parse_arguments(argv: list[str]) -> Arguments:
     """Return the arguments; --preset gives the defaults of shape and recipe."""
-    first = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    first.add_argument("--preset", choices=PRESETS)
-    first.add_argument("--corpus", nargs="+", default=[STARTER])
-    name = Arguments.preset
-    with suppress(ArgumentError):  # the full parser will say what is wrong
-        found = first.parse_known_args(argv)[0]
-        name = found.preset or ("tiny" if found.corpus == [STARTER] else "small")
+    named = _first_look(argv)
+    name = named.preset or ("tiny" if named.corpus == [STARTER] else "small")
     preset = PRESETS[name]
     default = Arguments(preset=name, shape=preset.shape, recipe=preset.recipe)
     return parse(Arguments, argv, "train.py", default=default)
+
+
+def _first_look(argv: list[str]) -> Namespace:
+    """Return --preset and --corpus alone; the full parser says what is wrong."""
+    flags = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    flags.add_argument("--preset", choices=PRESETS)
+    flags.add_argument("--corpus", nargs="+", default=[STARTER])
+    with suppress(ArgumentError):
+        return flags.parse_known_args(argv)[0]
+    return Namespace(preset=Arguments.preset, corpus=[])
 
 
 def named_corpora(config: Mapping[str, Any]) -> list[str]:
@@ -341,12 +346,8 @@ def named_corpora(config: Mapping[str, Any]) -> list[str]:
     argv = config.get("argv")  # an export has none
     if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
         return []
-    flags = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    flags.add_argument("--corpus", nargs="+", default=[STARTER])
-    with suppress(ArgumentError):
-        corpora: list[str] = flags.parse_known_args(argv)[0].corpus
-        return corpora
-    return []
+    corpora: list[str] = _first_look(argv).corpus
+    return corpora
 
 
 def _was_begun(folder: Path, argv: list[str]) -> bool:

@@ -32,10 +32,10 @@ from benchmarks.peers import marian
 from benchmarks.processes import figures_of
 from data.text import normalise, read_file
 from model.command import parse, run
-from model.engine import Precision
+from model.engine import FEWEST, Precision
 from model.export import export_ctranslate2
 from model.memory import tune_memory
-from model.search import FEWEST, workers
+from model.search import workers
 from translate import Translator, batches
 
 Contender = Literal[

@@ -14,6 +14,10 @@ from model.config import ModelConfig
 Precision = Literal["fp32", "bf16"]
 
 
+FEWEST = 16
+"""Sentences that a thread translates together, at least, of a batch that has more."""
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """One translation that a search found."""

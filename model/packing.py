@@ -69,9 +69,8 @@ class Packing:
         """Return what to multiply x, (N, D), with: 0 for some, 1/(1 - p) for the rest.
 
         The masks of a pass are cut from one row of random numbers, each from another
-        place on. To draw every one anew would take a tenth of a step, and what they
-        have in common this way makes no difference to what is learned
-        (docs/performance.md).
+        place on. To draw every one anew takes longer, and what they have in common this
+        way was not seen to change what is learned (docs/performance.md).
         """
         kind = (x.numel(), probability, x.dtype)
         if kind not in self.drawn:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.engine import Hypothesis, Precision
+from model.engine import FEWEST, Hypothesis, Precision
 from model.transformer import Transformer
 
 
@@ -106,10 +106,6 @@ class TorchEngine:
         rows = [[*ids, *[padding] * (longest - len(ids))] for ids in sources]
         ids = torch.tensor(rows, device=self.model.positions.device)
         return search(self.searched, ids, beam, length_penalty, max_steps, stop)
-
-
-FEWEST = 16
-"""Sentences that a thread translates together, at least, of a batch that has more."""
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Any
 
 from model.checkpoint import RunError, model_config, read_config, sha256
 from model.config import ModelConfig
-from model.engine import Hypothesis
+from model.engine import FEWEST, Hypothesis
 
 WEIGHTS = "model.bin"
 VOCABULARIES = ("source_vocabulary.json", "target_vocabulary.json")
@@ -32,10 +32,6 @@ def check_ctranslate2(device: str = "cpu") -> None:
         device == "cuda" and ctranslate2.get_cuda_device_count()
     ):
         raise ValueError(f"--device {device} is not usable here: give cpu")
-
-
-FEWEST = 16
-"""Sentences that a thread translates together, at least, of a batch that has more."""
 
 
 class CTranslate2Engine:

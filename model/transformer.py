@@ -120,13 +120,14 @@ class Transformer(nn.Module):
         """Return the cache with which to decode source_ids, (B, S), step by step."""
         memory = self.encode(source_ids)
         room = (_FIRST_ROOM, source_ids.shape[0] * beam, self.config.width)
+        fp32 = torch.float32
         cross = (layer.cross_attention.project_memory(memory)
                  for layer in self.decoder_layers)  # fmt: skip
         return Cache(
             source_mask=self.source_mask(source_ids),
             cross=[(k.float(), v.float()) for k, v in cross],
             own=[
-                (memory.new_empty(room).float(), memory.new_empty(room).float())
+                (memory.new_empty(room, dtype=fp32), memory.new_empty(room, dtype=fp32))
                 for _ in self.decoder
             ],
         )
@@ -146,7 +147,7 @@ class Transformer(nn.Module):
             q, k, v = layer.self_attention.project(layer.self_attention_norm(x))
             for kept, new in zip(own, (k, v), strict=True):
                 kept[now] = new.flatten(1)  # (B*N, H, 1, K)
-            keys, values = (  # (B*N, H, length, K)
+            keys, values = (  # (B*N, H, now + 1, K)
                 kept[: now + 1]
                 .view(now + 1, rows, self.config.heads, -1)
                 .permute(1, 2, 0, 3)
@@ -212,24 +213,22 @@ class Cache:
         steps = torch.arange(self.length, device=rows.device)[:, None]
         cells = (steps * before + rows).flatten()
         self.own = [
-            (_moved(k, cells, len(rows), self.length),
-             _moved(v, cells, len(rows), self.length))
+            (self._moved(k, cells, len(rows)), self._moved(v, cells, len(rows)))
             for k, v in self.own
-        ]  # fmt: skip
+        ]
 
     def select(self, sentences: Tensor) -> None:
         """Keep these of the B sentences; `reorder` chooses among their hypotheses."""
         self.source_mask = self.source_mask[sentences]
         self.cross = [(k[sentences], v[sentences]) for k, v in self.cross]
 
-
-def _moved(kept: Tensor, cells: Tensor, rows: int, filled: int) -> Tensor:
-    """Copy the filled cells that are given into a buffer with the same room."""
-    room, _, D = kept.shape
-    moved = kept.new_empty(room, rows, D)
-    cells_before = kept[:filled].flatten(0, 1)
-    torch.index_select(cells_before, 0, cells, out=moved[:filled].flatten(0, 1))
-    return moved
+    def _moved(self, kept: Tensor, cells: Tensor, rows: int) -> Tensor:
+        """Copy the filled cells that are given into a buffer with the same room."""
+        room, _, D = kept.shape
+        moved = kept.new_empty(room, rows, D)
+        filled = kept[: self.length].flatten(0, 1)
+        torch.index_select(filled, 0, cells, out=moved[: self.length].flatten(0, 1))
+        return moved
 
 
 # Tokens a cache first has room for; it doubles when they are full.

@@ -11,9 +11,8 @@ from conftest import pairs
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.engine import Hypothesis, Precision
+from model.engine import FEWEST, Hypothesis, Precision
 from model.search import (
-    FEWEST,
     TorchEngine,
     _largest,
     _Sentence,

@@ -185,7 +185,8 @@ function readAddress() {
     state.pinned = state.source !== strongest("cross", state.step);
   }
   state.figure = parts.get("figure") === "lines" ? "lines" : "matrix";
-  if (Object.hasOwn(LABELS, parts.get("language"))) state.language = parts.get("language");
+  const language = parts.get("language");
+  if (Object.hasOwn(LABELS, language)) state.language = language;
 }
 
 function writeAddress() {
