@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from model.linear import linear
 from model.packing import Packing
 
+VECTOR = 16
+"""fp32 numbers that a processor takes at once: shorter rows of scores are slower."""
+
 
 class Trace:
     """The intermediate values of one pass, by dotted name.
@@ -70,13 +73,26 @@ def attention(
     scores = q @ k.transpose(-2, -1)  # (B, H, T, S)
     scaled = scores * (1.0 / math.sqrt(q.shape[-1]))
     masked = scaled if mask is None else scaled.masked_fill(~mask, -math.inf)
-    # In fp32 whatever flows: more exact, and on a CPU faster than in bf16.
-    weights = masked.softmax(dim=-1, dtype=torch.float32).to(v.dtype)
+    weights = softmax(masked).to(v.dtype)
     context = weights @ v  # (B, H, T, K)
     trace.keep(
         q=q, k=k, v=v, scores=scores, scaled=scaled, weights=weights, context=context
     )
     return context
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Return the softmax over the last dimension; scores is (…, S).
+
+    In fp32 whatever flows: more exact, and on a CPU faster than in bf16. There torch's
+    own takes 5 times as long as exponentials and their sum for many rows that fill no
+    vector; those take over where no gradient is asked for.
+    """
+    slow = scores.shape[-1] < VECTOR and scores.numel() >= 1_024
+    if not slow or scores.device.type != "cpu" or torch.is_grad_enabled():
+        return scores.softmax(dim=-1, dtype=torch.float32)
+    exponentials = (scores.float() - scores.amax(dim=-1, keepdim=True)).exp_()
+    return exponentials.div_(exponentials.sum(dim=-1, keepdim=True))
 
 
 class MultiHeadAttention(nn.Module):

@@ -1,13 +1,14 @@
 """The encoder-decoder Transformer: encode, decode, and decode step by step."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from model.attention import NO_TRACE, Trace
+from model.attention import NO_TRACE, VECTOR, Trace
 from model.config import ModelConfig
 from model.layers import (
     DecoderLayer,
@@ -119,15 +120,21 @@ class Transformer(nn.Module):
     def start(self, source_ids: Tensor, beam: int = 1) -> "Cache":
         """Return the cache with which to decode source_ids, (B, S), step by step."""
         memory = self.encode(source_ids)
-        room = (_FIRST_ROOM, source_ids.shape[0] * beam, self.config.width)
-        fp32 = torch.float32
+        B, S = source_ids.shape
+        room = (VECTOR, B * beam, self.config.width)
+        fp32, columns = torch.float32, VECTOR if B * beam >= _FEW else 1
+        more = max(columns - S, 0)  # which the mask hides
         cross = (layer.cross_attention.project_memory(memory)
                  for layer in self.decoder_layers)  # fmt: skip
         return Cache(
-            source_mask=self.source_mask(source_ids),
-            cross=[(k.float(), v.float()) for k, v in cross],
+            fewest_columns=columns,
+            source_mask=F.pad(self.source_mask(source_ids), (0, more)),
+            cross=[
+                (F.pad(k.float(), (0, 0, 0, more)), F.pad(v.float(), (0, 0, 0, more)))
+                for k, v in cross
+            ],
             own=[
-                (memory.new_empty(room, dtype=fp32), memory.new_empty(room, dtype=fp32))
+                (memory.new_zeros(room, dtype=fp32), memory.new_zeros(room, dtype=fp32))
                 for _ in self.decoder
             ],
         )
@@ -140,6 +147,9 @@ class Transformer(nn.Module):
         """
         cache.make_room()
         rows, B, now = token_ids.shape[0], cache.source_mask.shape[0], cache.length
+        columns, mask = max(now + 1, cache.fewest_columns), None
+        if columns > now + 1:
+            mask = torch.arange(columns, device=token_ids.device) <= now
         x = self._embed(self.target_embedding, token_ids[:, None], now, NO_TRACE)
         for layer, own, cross in zip(
             self.decoder_layers, cache.own, cache.cross, strict=True
@@ -147,13 +157,13 @@ class Transformer(nn.Module):
             q, k, v = layer.self_attention.project(layer.self_attention_norm(x))
             for kept, new in zip(own, (k, v), strict=True):
                 kept[now] = new.flatten(1)  # (B*N, H, 1, K)
-            keys, values = (  # (B*N, H, now + 1, K)
-                kept[: now + 1]
-                .view(now + 1, rows, self.config.heads, -1)
+            keys, values = (  # (B*N, H, columns, K)
+                kept[:columns]
+                .view(columns, rows, self.config.heads, -1)
                 .permute(1, 2, 0, 3)
                 for kept in own
             )
-            x = x + layer.self_attention.attend(q, keys, values, None)
+            x = x + layer.self_attention.attend(q, keys, values, mask)
             # A sentence's N hypotheses query its one memory like N positions of it.
             x = x.view(B, rows // B, -1)
             x = layer.after_self_attention(x, cross, cache.source_mask).view(
@@ -197,42 +207,53 @@ class Cache:
     inference only.
     """
 
+    fewest_columns: int
+    """Tokens that are read, at least; a mask hides those that are not filled yet, where
+    no number is infinite or NaN."""
     source_mask: Tensor  # (B, 1, 1, S)
     cross: list[KeysValues]  # a layer's keys and values of the memory, (B, H, S, K)
     own: list[KeysValues]  # of the target so far, (room, B*N, D)
     length: int = 0
+    spare: list[KeysValues] = field(default_factory=list)
+    """Where hypotheses will be moved to, once some have been; as large as `own`."""
 
     def make_room(self) -> None:
         """See to it that one more token fits in; the room doubles where it is full."""
         if self.length == len(self.own[0][0]):
             self.own = [(torch.cat([k, k]), torch.cat([v, v])) for k, v in self.own]
+            self.spare = []
 
     def reorder(self, rows: Tensor) -> None:
         """Let hypothesis i go on from what hypothesis rows[i] had; rows is (B*N,)."""
         before = self.own[0][0].shape[1]
         steps = torch.arange(self.length, device=rows.device)[:, None]
         cells = (steps * before + rows).flatten()
-        self.own = [
-            (self._moved(k, cells, len(rows)), self._moved(v, cells, len(rows)))
-            for k, v in self.own
+        spare = self.spare or [
+            (torch.zeros_like(k), torch.zeros_like(v)) for k, v in self.own
         ]
+        moved = [
+            (self._moved(k, cells, to_k), self._moved(v, cells, to_v))
+            for (k, v), (to_k, to_v) in zip(self.own, spare, strict=True)
+        ]
+        self.own, self.spare = moved, self.own
 
     def select(self, sentences: Tensor) -> None:
         """Keep these of the B sentences; `reorder` chooses among their hypotheses."""
         self.source_mask = self.source_mask[sentences]
         self.cross = [(k[sentences], v[sentences]) for k, v in self.cross]
 
-    def _moved(self, kept: Tensor, cells: Tensor, rows: int) -> Tensor:
-        """Copy the filled cells that are given into a buffer with the same room."""
+    def _moved(self, kept: Tensor, cells: Tensor, spare: Tensor) -> Tensor:
+        """Copy the filled cells that are given into a spare buffer of the same room."""
         room, _, D = kept.shape
-        moved = kept.new_empty(room, rows, D)
+        rows = len(cells) // self.length
+        moved = spare.flatten()[: room * rows * D].view(room, rows, D)
         filled = kept[: self.length].flatten(0, 1)
         torch.index_select(filled, 0, cells, out=moved[: self.length].flatten(0, 1))
         return moved
 
 
-# Tokens a cache first has room for; it doubles when they are full.
-_FIRST_ROOM = 16
+# With fewer hypotheses, short rows of scores are no slower than the filling up.
+_FEW = 16
 
 
 def _initialise(module: nn.Module) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.attention import MultiHeadAttention, Trace, attention
+from model.attention import MultiHeadAttention, Trace, attention, softmax
 
 SHAPES = [(1, 1, 1, 1, 1), (2, 3, 5, 7, 4), (3, 2, 8, 8, 16), (1, 4, 1, 9, 2)]
 """(B, H, T, S, K)"""
@@ -62,6 +62,22 @@ def test_rows_sum_to_one_and_masked_weights_are_exactly_zero(seed: int) -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4, 9), rtol=0, atol=1e-6)
     assert (weights[~mask] == 0).all()
     assert (weights >= 0).all()
+
+
+@pytest.mark.parametrize("columns", [1, 9, 15, 16, 40])
+@pytest.mark.parametrize("rows", [2, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax_is_torchs_with_and_without_a_gradient(
+    columns: int, rows: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    scores = (torch.randn(rows, 4, 1, columns, generator=generator) * 30).to(dtype)
+    scores[1, :, :, 1:] = -math.inf
+    expected = scores.float().softmax(-1)
+    torch.testing.assert_close(softmax(scores), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(softmax(scores), expected)
+    assert (softmax(scores)[1, :, :, 1:] == 0).all()
 
 
 def test_one_row_by_hand() -> None:

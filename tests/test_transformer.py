@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.attention import MultiHeadAttention, Trace
+from model.attention import VECTOR, MultiHeadAttention, Trace
 from model.config import ModelConfig
 from model.layers import FeedForward, dropout_mask, sinusoidal_positions
 from model.linear import FEWEST_ROWS, linear
@@ -107,19 +107,22 @@ def test_step_by_step_equals_the_whole_pass_beyond_the_first_room(
         assert cache.length == t + 1
 
 
+@pytest.mark.parametrize(("few", "columns"), [(1, VECTOR), (1_000, 1)])
 @torch.inference_mode()
 def test_steps_with_reordered_hypotheses_and_finished_sentences(
-    model: Transformer,
+    model: Transformer, monkeypatch: pytest.MonkeyPatch, few: int, columns: int
 ) -> None:
     """A random beam of 3 over 4 sentences, two of which end on the way."""
+    monkeypatch.setattr("model.transformer._FEW", few)
     generator = torch.Generator().manual_seed(3)
     N, sources = 3, [_source(1, length, seed=length) for length in (2, 5, 3, 7)]
     padded = torch.full((4, 7), PADDING)
     for row, source in enumerate(sources):
         padded[row, : source.shape[1]] = source
     alive, cache = [0, 1, 2, 3], model.start(padded, N)
-    for kept in chain.from_iterable(cache.own):  # whatever stands there before
-        kept.fill_(math.nan)
+    assert cache.fewest_columns == columns
+    for kept in chain.from_iterable(cache.own):  # whatever number stands there before
+        kept.fill_(1e9)
     prefixes = [[START] for _ in range(4 * N)]
     for step in range(1, 36):
         logits = model.step(torch.tensor([p[-1] for p in prefixes]), cache)
