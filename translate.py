@@ -44,7 +44,6 @@ if TYPE_CHECKING:  # slow to import, torch above all, and not all translations n
 EngineName = Literal["torch", "ctranslate2"]
 CHUNK = 512
 """Lines that are read, translated and written together, at most."""
-BATCH_TOKENS = 4096
 """Source tokens that are decoded together, padding and beam counted."""
 FEWEST_TO_AGREE = 3
 """Of two hypotheses neither has another to agree with."""
@@ -162,24 +161,20 @@ class Translator:
         """
         limit = self.engine.config.max_length - 1
         encoded = [self.source.encode(text) if text.strip() else [] for text in texts]
-        order = sorted((i for i, ids in enumerate(encoded) if ids),
-                       key=lambda i: len(encoded[i]))  # fmt: skip
+        rows = [row for row, ids in enumerate(encoded) if ids]
+        sources = [[*encoded[row][:limit], self.engine.config.end_id] for row in rows]
+        hypotheses = self.engine.translate(sources, beam, length_penalty, max_steps)
         found: list[list[Translation]] = [[] for _ in texts]
-        for rows in batches(order, [min(len(ids), limit) + 1 for ids in encoded], beam):
-            sources = [
-                [*encoded[row][:limit], self.engine.config.end_id] for row in rows
+        for row, ranked in zip(rows, hypotheses, strict=True):
+            found[row] = [
+                Translation(
+                    self._text(hypothesis.ids),
+                    hypothesis,
+                    len(encoded[row]) + 1,
+                    len(encoded[row]) > limit,
+                )
+                for hypothesis in ranked
             ]
-            hypotheses = self.engine.translate(sources, beam, length_penalty, max_steps)
-            for row, ranked in zip(rows, hypotheses, strict=True):
-                found[row] = [
-                    Translation(
-                        self._text(hypothesis.ids),
-                        hypothesis,
-                        len(encoded[row]) + 1,
-                        len(encoded[row]) > limit,
-                    )
-                    for hypothesis in ranked
-                ]
         return [_by_consensus(ranked) for ranked in found] if consensus else found
 
     def best(
@@ -314,17 +309,6 @@ def _by_consensus(found: Sequence[Translation]) -> list[Translation]:
         for one, agreement in zip(found, agreements, strict=True)
     ]
     return sorted(agreed, key=lambda one: -one.score)
-
-
-def batches(order: Sequence[int], lengths: Sequence[int], beam: int) -> list[list[int]]:
-    """Cut sentences, ordered by length, into batches of about BATCH_TOKENS."""
-    batches: list[list[int]] = []
-    for row in order:
-        if batches and (len(batches[-1]) + 1) * lengths[row] * beam <= BATCH_TOKENS:
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return batches
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ random weights, which know no end: it writes as many tokens for each batch as ou
 for the longest of its sentences. CTranslate2 runs our weights, in float32 and int8.
 What makes the difference belongs to the comparison: ours keeps its memory between
 batches (`model.memory`), as `translate.py` does, its attention is written out, and
-threads search parts of a batch each by itself. All of it may help MarianMT as well, so
-it is measured with it, too ("helped"). Beside the rates stand the latency of one
-sentence alone and what an attention trace costs, in forward passes. Exits with 1 where
-a bar is missed.
+threads take one batch after another, each by itself. All of it may help MarianMT as
+well, so it is measured with it, too ("helped"). Beside the rates stand the latency of
+one sentence alone and what an attention trace costs, in forward passes. Exits with 1
+where a bar is missed.
 """
 
 import json
@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Literal, get_args
 
 import torch
@@ -32,11 +33,11 @@ from benchmarks.peers import marian
 from benchmarks.processes import figures_of
 from data.text import normalise, read_file
 from model.command import parse, run
-from model.engine import FEWEST, Precision
+from model.engine import Precision, batches, threads_for
 from model.export import export_ctranslate2
 from model.memory import tune_memory
-from model.search import workers
-from translate import Translator, batches
+from model.threads import compute_apart
+from translate import Translator
 
 Contender = Literal[
     "ours", "ours bf16", "MarianMT", "MarianMT bf16", "MarianMT bf16, helped",
@@ -95,7 +96,6 @@ class Marian:
         encoded = [
             [*self.translator.source.encode(text)[:limit], end] for text in texts
         ]
-        order = sorted(range(len(texts)), key=lambda row: len(encoded[row]))
 
         @torch.inference_mode()
         def write(rows: Sequence[int]) -> None:
@@ -113,14 +113,11 @@ class Marian:
                 do_sample=False,
             )
 
-        threads = torch.get_num_threads()
-        for rows in batches(order, [len(ids) for ids in encoded], beam):
-            if self.helped and len(rows) >= threads * FEWEST:
-                parts = [rows[part::threads] for part in range(threads)]
-                list(workers(threads).map(write, parts))
-                torch.set_num_threads(threads)
-            else:
-                write(rows)
+        threads = 1
+        if self.helped:
+            threads = threads_for(len(texts), torch.get_num_threads())
+        cut = batches([len(ids) for ids in encoded], beam, threads)
+        compute_apart(write, cut, threads, Event())
 
 
 def contender(name: Contender, folder: Path, texts: Sequence[str]) -> Translate:

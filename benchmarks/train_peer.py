@@ -28,7 +28,7 @@ from data.batching import epochs, make_batch
 from data.metrics import score
 from data.preparation import Material, prepare
 from model.command import parse, run
-from model.engine import Hypothesis
+from model.engine import Hypothesis, batches
 from model.memory import tune_memory
 from model.search import search
 from model.training import Recipe
@@ -109,9 +109,14 @@ class Decoding:
         max_steps: int | None = None,
     ) -> list[list[Hypothesis]]:
         """The search of an `Engine`."""
-        ids = [torch.tensor(source) for source in sources]
-        padded = torch.nn.utils.rnn.pad_sequence(ids, True, PADDING)
-        return search(self, padded, beam, length_penalty, max_steps)
+        found: list[list[Hypothesis]] = [[]] * len(sources)
+        for rows in batches([len(ids) for ids in sources], beam):
+            ids = [torch.tensor(sources[row]) for row in rows]
+            padded = torch.nn.utils.rnn.pad_sequence(ids, True, PADDING)
+            ranked = search(self, padded, beam, length_penalty, max_steps)
+            for row, hypotheses in zip(rows, ranked, strict=True):
+                found[row] = hypotheses
+        return found
 
 
 def _main() -> int:

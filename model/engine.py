@@ -14,8 +14,44 @@ from model.config import ModelConfig
 Precision = Literal["fp32", "bf16"]
 
 
+BATCH_TOKENS = 4_096
+"""Tokens that our own search takes together, at most."""
 FEWEST = 16
-"""Sentences that a thread translates together, at least, of a batch that has more."""
+"""Sentences for each thread, at least, where several threads translate."""
+
+
+def threads_for(sentences: int, threads: int) -> int:
+    """Return how many of the threads are to translate so many sentences."""
+    return max(min(threads, sentences // FEWEST), 1)
+
+
+def batches(
+    lengths: Sequence[int], beam: int, threads: int = 1, limit: int = BATCH_TOKENS
+) -> list[list[int]]:
+    """Return the places of sentences of these lengths, in batches, longest first.
+
+    Those of a batch have like lengths, and no more than `limit` tokens, padding and all
+    hypotheses counted, unless it is one sentence. Threads that each take one batch
+    after another are done at about the same time: there are as many for each.
+    """
+    tokens = sum(lengths) * beam
+    count = max(-(-tokens // (threads * limit)), 1) * threads
+    most = -(-tokens // count)
+    # A little more where padding has made too many of them.
+    while len(cut := _cut(lengths, beam, most)) > count and most < limit:
+        most = min(most + most // 8 + 1, limit)
+    return cut
+
+
+def _cut(lengths: Sequence[int], beam: int, most: int) -> list[list[int]]:
+    found: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        longest = lengths[found[-1][0]] if found else 0
+        if found and (len(found[-1]) + 1) * longest * beam <= most:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return found
 
 
 @dataclass(frozen=True)
@@ -59,6 +95,7 @@ class Engine(Protocol):
     ) -> list[list[Hypothesis]]:
         """Return each sentence's hypotheses, best first, at most `beam` of them.
 
-        Each source is closed by the end mark and no longer than the model reads.
-        max_steps caps the tokens of a hypothesis; without it the model's limit does.
+        There may be any number of sentences, in any order. Each source is closed by the
+        end mark and no longer than the model reads. max_steps caps the tokens of a
+        hypothesis; without it the model's limit does.
         """

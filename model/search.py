@@ -12,11 +12,8 @@ sentence are larger by one number, 0.003 at most in 1,000 sentences of Tatoeba.)
 """
 
 import copy
-import functools
 import math
-import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Event
 from typing import Protocol, TypeVar
@@ -25,7 +22,8 @@ import torch
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.engine import FEWEST, Hypothesis, Precision
+from model.engine import Hypothesis, Precision, batches, threads_for
+from model.threads import compute_apart
 from model.transformer import Transformer
 
 
@@ -72,24 +70,20 @@ class TorchEngine:
         length_penalty: float = 1.0,
         max_steps: int | None = None,
     ) -> list[list[Hypothesis]]:
-        threads = torch.get_num_threads()
-        parts = threads if self.model.positions.device.type == "cpu" else 1
-        parts = max(min(parts, len(sources) // FEWEST), 1)
-        if parts == 1:
-            return self._search(sources, beam, length_penalty, max_steps)
-        found: list[list[Hypothesis]] = [[]] * len(sources)
-        searches: list[Future[list[list[Hypothesis]]]] = []
         stop = Event()
-        try:
-            for part in range(parts):
-                asked = (sources[part::parts], beam, length_penalty, max_steps, stop)
-                searches.append(workers(threads).submit(self._search, *asked))
-            for part, searched in enumerate(searches):
-                found[part::parts] = searched.result()
-        finally:
-            stop.set()  # after Ctrl-C the searches end at their next step
-            wait(searches)
-            torch.set_num_threads(threads)  # what a worker has set is everyone's
+
+        def translate(rows: Sequence[int]) -> list[list[Hypothesis]]:
+            asked = [sources[row] for row in rows]
+            return self._search(asked, beam, length_penalty, max_steps, stop)
+
+        on_cpu = self.model.positions.device.type == "cpu"
+        threads = threads_for(len(sources), torch.get_num_threads() if on_cpu else 1)
+        cut = batches([len(ids) for ids in sources], beam, threads)
+        found: list[list[Hypothesis]] = [[]] * len(sources)
+        ranked_by_batch = compute_apart(translate, cut, threads, stop)
+        for rows, ranked in zip(cut, ranked_by_batch, strict=True):
+            for row, hypotheses in zip(rows, ranked, strict=True):
+                found[row] = hypotheses
         return found
 
     def _search(
@@ -106,26 +100,6 @@ class TorchEngine:
         rows = [[*ids, *[padding] * (longest - len(ids))] for ids in sources]
         ids = torch.tensor(rows, device=self.model.positions.device)
         return search(self.searched, ids, beam, length_penalty, max_steps, stop)
-
-
-@functools.cache
-def workers(count: int) -> ThreadPoolExecutor:
-    """Return threads that search, each on a processor of its own.
-
-    Steps of a search are so small that two processors, waiting for each other after
-    every operation, take longer over one batch than each over half of it.
-    """
-    return ThreadPoolExecutor(count, initializer=_compute_alone)
-
-
-def _compute_alone() -> None:
-    """Let this thread's operations use no other."""
-    torch.set_num_threads(1)
-    torch.get_num_threads()  # else its first operation would ask for the usual number
-
-
-if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
-    os.register_at_fork(after_in_child=workers.cache_clear)
 
 
 @torch.inference_mode()
@@ -210,7 +184,7 @@ def _extend(
     """
     rows, V = log_probs.shape
     if beam == 1:
-        best, tokens = log_probs.max(dim=1, keepdim=True)
+        best, tokens = _largest(log_probs, 1)
         origin = torch.arange(rows, device=totals.device)[:, None]
         return best + totals[:, None], origin, tokens
     sums = log_probs.add_(totals[:, None]).view(rows // beam, beam * V)
@@ -228,7 +202,7 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     B, C = scores.shape
     blocks, rest = divmod(C, _SCORES_IN_BLOCK)
-    if blocks < 2 * count:
+    if blocks < 2 * count or B < _FEW:
         values, places = scores.topk(count)
         return values, places
     whole = scores[:, : C - rest].reshape(B, blocks, _SCORES_IN_BLOCK)
@@ -248,6 +222,8 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 # Scores in a block: with 8 blocks of 64 kept of 250, both stages are short.
 _SCORES_IN_BLOCK = 64
+# Rows of scores for which `topk` is as fast.
+_FEW = 8
 
 
 class _Sentence:

@@ -12,9 +12,11 @@ from typing import Any
 
 from model.checkpoint import RunError, model_config, read_config, sha256
 from model.config import ModelConfig
-from model.engine import FEWEST, Hypothesis
+from model.engine import Hypothesis, batches, threads_for
 
 WEIGHTS = "model.bin"
+BATCH_TOKENS = 1_024
+"""Tokens of sources, padding counted, that a thread translates together, at most."""
 VOCABULARIES = ("source_vocabulary.json", "target_vocabulary.json")
 EXPORTED = (WEIGHTS, *VOCABULARIES)
 """What an export has besides a run's tokenizers; config.json has their hashes."""
@@ -101,6 +103,10 @@ class CTranslate2Engine:
         cap = self.config.max_length
         if max_steps is not None:
             cap = min(max_steps, cap)
+        lengths = [len(ids) for ids in sources]
+        threads = threads_for(len(sources), self._workers)
+        cut = batches(lengths, 1, threads, BATCH_TOKENS)
+        largest = max((lengths[rows[0]] * len(rows) for rows in cut), default=0)
         results = self._translator.translate_batch(
             [[self._source[token] for token in ids] for ids in sources],
             beam_size=beam,
@@ -108,7 +114,8 @@ class CTranslate2Engine:
             length_penalty=length_penalty,
             max_decoding_length=cap,
             max_input_length=0,
-            max_batch_size=self._together(len(sources)),
+            max_batch_size=largest,  # CTranslate2 then cuts them so, too
+            batch_type="tokens",
             return_scores=True,
         )
         return [
@@ -118,14 +125,6 @@ class CTranslate2Engine:
             ]
             for found in results
         ]
-
-    def _together(self, sentences: int) -> int:
-        """Return how many of a batch a thread translates at a time; 0 is all."""
-        if self._workers == 1:
-            return 0
-        # More parts than threads, since their lengths differ.
-        parts = max(min(2 * self._workers, sentences // FEWEST), 1)
-        return -(-sentences // parts)
 
     def _hypothesis(
         self, tokens: Sequence[str], score: float, length_penalty: float, cap: int

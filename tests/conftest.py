@@ -56,6 +56,13 @@ def write_tsv(path: Path, rows: Sequence[tuple[str, str]]) -> Path:
     return path
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of the tests' own, for processes that they start as well."""

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from threading import Event, Thread
+from collections.abc import Callable, Sequence
+from threading import Event
 
 import pytest
 import torch
@@ -11,14 +11,13 @@ from conftest import pairs
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.engine import FEWEST, Hypothesis, Precision
+from model.engine import BATCH_TOKENS, FEWEST, Hypothesis, Precision, batches
 from model.search import (
     TorchEngine,
     _largest,
     _Sentence,
     _staying,
     search,
-    workers,
 )
 from model.transformer import Transformer
 from translate import Translator
@@ -352,17 +351,10 @@ def test_batches_and_neighbours_never_change_a_translation(
         order.reverse()
 
 
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
-
-
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_batch_that_threads_share_is_translated_as_its_parts(
+def test_what_threads_share_out_is_translated_batch_by_batch(
     model: Transformer, beam: int, precision: Precision
 ) -> None:
     engine = TorchEngine.of(model, precision)
@@ -371,20 +363,46 @@ def test_a_batch_that_threads_share_is_translated_as_its_parts(
     sources = [[*_ids(length, generator), END] for length in lengths]
     found = engine.translate(sources, beam, max_steps=6)
     assert all(len(one.ids) <= 6 for ranked in found for one in ranked)
-    for part in (0, 1):
-        alone = engine._search(sources[part::2], beam, 1.0, 6)
-        assert [[one.ids for one in ranked] for ranked in found[part::2]] == [
+    cut = batches([len(ids) for ids in sources], beam, threads=2)
+    assert len(cut) > 1
+    for rows in cut:
+        alone = engine._search([sources[row] for row in rows], beam, 1.0, 6)
+        assert [[one.ids for one in found[row]] for row in rows] == [
             [one.ids for one in ranked] for ranked in alone
         ]
-    # A refusal leaves the threads as they were.
     with pytest.raises(ValueError, match="beam is 0"):
         engine.translate(sources, 0)
-    seen: list[int] = []
-    other = Thread(target=lambda: seen.append(torch.get_num_threads()))
-    other.start()
-    other.join()
-    assert seen == [torch.get_num_threads()] == [2]
-    assert workers(2).submit(torch.get_num_threads).result() == 1
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("lengths", "beam", "threads", "cut"),
+    [
+        ([5, 2, 9, 2], 1, 1, [[2, 0, 1, 3]]),
+        ([5, 2, 9, 2], 1, 2, [[2], [0, 1, 3]]),  # 9 and, padded, 15
+        ([5, 2, 9, 2], 3, 2, [[2], [0, 1, 3]]),
+        ([4, 4, 4, 4], 1, 2, [[0, 1], [2, 3]]),
+        ([BATCH_TOKENS, 1, BATCH_TOKENS], 1, 1, [[0], [2], [1]]),
+        ([], 4, 2, []),
+    ],
+)
+def test_batches_hold_like_lengths_longest_first(
+    lengths: list[int], beam: int, threads: int, cut: list[list[int]]
+) -> None:
+    assert batches(lengths, beam, threads) == cut
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("beam", [1, 4])
+def test_batches_are_as_large_as_they_may_be(threads: int, beam: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, 40, (3_000,), generator=generator).tolist()
+    cut = batches(lengths, beam, threads)
+    assert sorted(row for rows in cut for row in rows) == list(range(len(lengths)))
+    sizes = [max(lengths[row] for row in rows) * len(rows) * beam for rows in cut]
+    assert max(sizes) <= BATCH_TOKENS
+    assert sum(sizes) < 1.1 * sum(lengths) * beam  # little of it is padding
+    assert len(cut) >= threads
 
 
 def _ids(length: int, generator: torch.Generator) -> list[int]:
@@ -419,6 +437,7 @@ def test_blocks_change_no_hypothesis(
     source = torch.tensor([[7, END]])
     plain = search(model, source, beam)
     monkeypatch.setattr("model.search._SCORES_IN_BLOCK", block)
+    monkeypatch.setattr("model.search._FEW", 1)
     assert search(model, source, beam) == plain
 
 
@@ -441,9 +460,10 @@ def test_done_sentences_stay_until_a_smaller_size_is_reached(
 
 @pytest.mark.parametrize("columns", [50, 64 * 20, 64 * 20 + 37, 64 * 16])
 @pytest.mark.parametrize("count", [1, 2, 8])
-def test_largest_is_topk(columns: int, count: int) -> None:
-    numbers = torch.randperm(3 * columns, generator=torch.Generator().manual_seed(1))
-    scores = numbers.view(3, columns).float().log()
+@pytest.mark.parametrize("rows", [3, 30])
+def test_largest_is_topk(columns: int, count: int, rows: int) -> None:
+    numbers = torch.randperm(rows * columns, generator=torch.Generator().manual_seed(1))
+    scores = numbers.view(rows, columns).double().log()
     scores[0, :40] = -math.inf
     values, places = _largest(scores, count)
     wanted = scores.topk(count)
