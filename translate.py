@@ -44,7 +44,6 @@ if TYPE_CHECKING:  # slow to import, torch above all, and not all translations n
 EngineName = Literal["torch", "ctranslate2"]
 CHUNK = 512
 """Lines that are read, translated and written together, at most."""
-"""Source tokens that are decoded together, padding and beam counted."""
 FEWEST_TO_AGREE = 3
 """Of two hypotheses neither has another to agree with."""
 

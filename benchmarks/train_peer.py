@@ -181,10 +181,10 @@ def _is_autocast_faster(
         optimizer = torch.optim.AdamW(copied.parameters(), lr=1e-6, fused=True)
         step = training_step(copied, optimizer, recipe, autocast)
         order = epochs(material.train, recipe.batch_tokens, seed=1)
-        batches = [rows for _, rows in itertools.islice(order, TRIAL_STEPS)]
+        trial = [rows for _, rows in itertools.islice(order, TRIAL_STEPS)]
         for _ in range(2):  # the first round pays for buffers and kernels
             began = time.perf_counter()
-            for rows in batches:
+            for rows in trial:
                 step(make_batch(material.train, rows, PADDING))
         seconds[autocast] = time.perf_counter() - began
     return seconds[True] < seconds[False]

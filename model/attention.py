@@ -91,7 +91,8 @@ def softmax(scores: Tensor) -> Tensor:
     slow = scores.shape[-1] < VECTOR and scores.numel() >= 1_024
     if not slow or scores.device.type != "cpu" or torch.is_grad_enabled():
         return scores.softmax(dim=-1, dtype=torch.float32)
-    exponentials = (scores.float() - scores.amax(dim=-1, keepdim=True)).exp_()
+    scores = scores.float()
+    exponentials = (scores - scores.amax(dim=-1, keepdim=True)).exp_()
     return exponentials.div_(exponentials.sum(dim=-1, keepdim=True))
 
 

@@ -16,13 +16,13 @@ Precision = Literal["fp32", "bf16"]
 
 BATCH_TOKENS = 4_096
 """Tokens that our own search takes together, at most."""
-FEWEST = 16
-"""Sentences for each thread, at least, where several threads translate."""
+SENTENCES_PER_THREAD = 16
+"""So many for each, at least, where several threads translate."""
 
 
 def threads_for(sentences: int, threads: int) -> int:
     """Return how many of the threads are to translate so many sentences."""
-    return max(min(threads, sentences // FEWEST), 1)
+    return max(min(threads, sentences // SENTENCES_PER_THREAD), 1)
 
 
 def batches(
@@ -31,13 +31,15 @@ def batches(
     """Return the places of sentences of these lengths, in batches, longest first.
 
     Those of a batch have like lengths, and no more than `limit` tokens, padding and all
-    hypotheses counted, unless it is one sentence. Threads that each take one batch
-    after another are done at about the same time: there are as many for each.
+    hypotheses counted, unless it is one sentence. Where that can be, there are as many
+    batches for each thread, so that all are done at about the same time.
     """
+    if beam < 1:
+        raise ValueError(f"beam is {beam}: give a whole number from 1 up")
     tokens = sum(lengths) * beam
     count = max(-(-tokens // (threads * limit)), 1) * threads
     most = -(-tokens // count)
-    # A little more where padding has made too many of them.
+    # More in each where padding has made too many of them.
     while len(cut := _cut(lengths, beam, most)) > count and most < limit:
         most = min(most + most // 8 + 1, limit)
     return cut

@@ -72,7 +72,7 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         stop = Event()
 
-        def translate(rows: Sequence[int]) -> list[list[Hypothesis]]:
+        def search_rows(rows: Sequence[int]) -> list[list[Hypothesis]]:
             asked = [sources[row] for row in rows]
             return self._search(asked, beam, length_penalty, max_steps, stop)
 
@@ -80,7 +80,7 @@ class TorchEngine:
         threads = threads_for(len(sources), torch.get_num_threads() if on_cpu else 1)
         cut = batches([len(ids) for ids in sources], beam, threads)
         found: list[list[Hypothesis]] = [[]] * len(sources)
-        ranked_by_batch = compute_apart(translate, cut, threads, stop)
+        ranked_by_batch = compute_apart(search_rows, cut, threads, stop)
         for rows, ranked in zip(cut, ranked_by_batch, strict=True):
             for row, hypotheses in zip(rows, ranked, strict=True):
                 found[row] = hypotheses
@@ -94,8 +94,6 @@ class TorchEngine:
         max_steps: int | None,
         stop: Event | None = None,
     ) -> list[list[Hypothesis]]:
-        if not sources:
-            return []
         longest, padding = max(map(len, sources)), self.config.padding_id
         rows = [[*ids, *[padding] * (longest - len(ids))] for ids in sources]
         ids = torch.tensor(rows, device=self.model.positions.device)
@@ -202,7 +200,7 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     B, C = scores.shape
     blocks, rest = divmod(C, _SCORES_IN_BLOCK)
-    if blocks < 2 * count or B < _FEW:
+    if blocks < 2 * count or B < _FEW_ROWS:
         values, places = scores.topk(count)
         return values, places
     whole = scores[:, : C - rest].reshape(B, blocks, _SCORES_IN_BLOCK)
@@ -223,7 +221,7 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 # Scores in a block: with 8 blocks of 64 kept of 250, both stages are short.
 _SCORES_IN_BLOCK = 64
 # Rows of scores for which `topk` is as fast.
-_FEW = 8
+_FEW_ROWS = 8
 
 
 class _Sentence:

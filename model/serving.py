@@ -7,6 +7,7 @@ the same network, with the same rules of search, in C++.
 import json
 import os
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from model.config import ModelConfig
 from model.engine import Hypothesis, batches, threads_for
 
 WEIGHTS = "model.bin"
-BATCH_TOKENS = 1_024
-"""Tokens of sources, padding counted, that a thread translates together, at most."""
+SOURCE_TOKENS = 1_024
+"""Tokens of sources that a thread translates together, at most."""
+BATCHES_AT_ONCE = 8
+"""For each thread; a call of CTranslate2 does not end before its time for a Ctrl-C."""
 VOCABULARIES = ("source_vocabulary.json", "target_vocabulary.json")
 EXPORTED = (WEIGHTS, *VOCABULARIES)
 """What an export has besides a run's tokenizers; config.json has their hashes."""
@@ -98,23 +101,38 @@ class CTranslate2Engine:
         length_penalty: float = 1.0,
         max_steps: int | None = None,
     ) -> list[list[Hypothesis]]:
-        if beam < 1:
-            raise ValueError(f"beam is {beam}: give a whole number from 1 up")
         cap = self.config.max_length
         if max_steps is not None:
             cap = min(max_steps, cap)
-        lengths = [len(ids) for ids in sources]
         threads = threads_for(len(sources), self._workers)
-        cut = batches(lengths, 1, threads, BATCH_TOKENS)
-        largest = max((lengths[rows[0]] * len(rows) for rows in cut), default=0)
+        lengths = [len(ids) for ids in sources]
+        cut = batches(lengths, beam, threads, limit=beam * SOURCE_TOKENS)
+        found: list[list[Hypothesis]] = [[]] * len(sources)
+        for first in range(0, len(cut), threads * BATCHES_AT_ONCE):
+            now = cut[first : first + threads * BATCHES_AT_ONCE]
+            asked = [[sources[row] for row in rows] for rows in now]
+            ranked = self._translate(asked, beam, length_penalty, cap)
+            for row, hypotheses in zip(chain(*now), ranked, strict=True):
+                found[row] = hypotheses
+        return found
+
+    def _translate(
+        self,
+        batches: Sequence[Sequence[Sequence[int]]],
+        beam: int,
+        length_penalty: float,
+        cap: int,
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of the sentences of some batches, longest first."""
         results = self._translator.translate_batch(
-            [[self._source[token] for token in ids] for ids in sources],
+            [[self._source[token] for token in ids] for ids in chain(*batches)],
             beam_size=beam,
             num_hypotheses=beam,
             length_penalty=length_penalty,
             max_decoding_length=cap,
             max_input_length=0,
-            max_batch_size=largest,  # CTranslate2 then cuts them so, too
+            # CTranslate2 sorts and cuts them as they are.
+            max_batch_size=max(len(batch[0]) * len(batch) for batch in batches),
             batch_type="tokens",
             return_scores=True,
         )
@@ -136,7 +154,7 @@ class CTranslate2Engine:
 
 
 def _threads() -> int:
-    """Return how many threads are to translate, each a part of a batch by itself.
+    """Return how many threads are to translate, each a batch of its own.
 
     A model as small as these gains nothing from several threads in one product.
     """

@@ -29,7 +29,7 @@ def compute_apart(
     running: list[Future[R]] = []
     try:
         for one in asked:
-            running.append(_pool(threads).submit(compute, one))
+            running.append(_pool(max(threads, usual)).submit(compute, one))
         wait(running, return_when=FIRST_EXCEPTION)
         stop.set()
         return [found.result() for found in running]

@@ -122,7 +122,7 @@ class Transformer(nn.Module):
         memory = self.encode(source_ids)
         B, S = source_ids.shape
         room = (VECTOR, B * beam, self.config.width)
-        fp32, columns = torch.float32, VECTOR if B * beam >= _FEW else 1
+        fp32, columns = torch.float32, VECTOR if B * beam >= _FEW_HYPOTHESES else 1
         more = max(columns - S, 0)  # which the mask hides
         cross = (layer.cross_attention.project_memory(memory)
                  for layer in self.decoder_layers)  # fmt: skip
@@ -220,8 +220,8 @@ class Cache:
     def make_room(self) -> None:
         """See to it that one more token fits in; the room doubles where it is full."""
         if self.length == len(self.own[0][0]):
-            self.own = [(torch.cat([k, k]), torch.cat([v, v])) for k, v in self.own]
             self.spare = []
+            self.own = [(torch.cat([k, k]), torch.cat([v, v])) for k, v in self.own]
 
     def reorder(self, rows: Tensor) -> None:
         """Let hypothesis i go on from what hypothesis rows[i] had; rows is (B*N,)."""
@@ -253,7 +253,7 @@ class Cache:
 
 
 # With fewer hypotheses, short rows of scores are no slower than the filling up.
-_FEW = 16
+_FEW_HYPOTHESES = 16
 
 
 def _initialise(module: nn.Module) -> None:

@@ -77,7 +77,7 @@ def test_softmax_is_torchs_with_and_without_a_gradient(
     torch.testing.assert_close(softmax(scores), expected)
     with torch.no_grad():
         torch.testing.assert_close(softmax(scores), expected)
-    assert (softmax(scores)[1, :, :, 1:] == 0).all()
+        assert (softmax(scores)[1, :, :, 1:] == 0).all()
 
 
 def test_one_row_by_hand() -> None:

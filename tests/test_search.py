@@ -11,7 +11,13 @@ from conftest import pairs
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.engine import BATCH_TOKENS, FEWEST, Hypothesis, Precision, batches
+from model.engine import (
+    BATCH_TOKENS,
+    SENTENCES_PER_THREAD,
+    Hypothesis,
+    Precision,
+    batches,
+)
 from model.search import (
     TorchEngine,
     _largest,
@@ -359,7 +365,8 @@ def test_what_threads_share_out_is_translated_batch_by_batch(
 ) -> None:
     engine = TorchEngine.of(model, precision)
     generator = torch.Generator().manual_seed(5)
-    lengths = torch.randint(1, 8, (2 * FEWEST + 1,), generator=generator).tolist()
+    count = 2 * SENTENCES_PER_THREAD + 1
+    lengths = torch.randint(1, 8, (count,), generator=generator).tolist()
     sources = [[*_ids(length, generator), END] for length in lengths]
     found = engine.translate(sources, beam, max_steps=6)
     assert all(len(one.ids) <= 6 for ranked in found for one in ranked)
@@ -370,8 +377,9 @@ def test_what_threads_share_out_is_translated_batch_by_batch(
         assert [[one.ids for one in found[row]] for row in rows] == [
             [one.ids for one in ranked] for ranked in alone
         ]
-    with pytest.raises(ValueError, match="beam is 0"):
-        engine.translate(sources, 0)
+    for refused in (0, -1):
+        with pytest.raises(ValueError, match=f"beam is {refused}: give"):
+            engine.translate(sources, refused)
     assert torch.get_num_threads() == 2
 
 
@@ -402,7 +410,9 @@ def test_batches_are_as_large_as_they_may_be(threads: int, beam: int) -> None:
     sizes = [max(lengths[row] for row in rows) * len(rows) * beam for rows in cut]
     assert max(sizes) <= BATCH_TOKENS
     assert sum(sizes) < 1.1 * sum(lengths) * beam  # little of it is padding
-    assert len(cut) >= threads
+    assert len(cut) < threads + sum(lengths) * beam / (0.9 * BATCH_TOKENS)
+    few = [8] * 12 * threads  # all of them have room in one batch for each thread
+    assert len(batches(few, beam, threads)) == threads
 
 
 def _ids(length: int, generator: torch.Generator) -> list[int]:
@@ -428,7 +438,7 @@ def test_n_best_is_the_beams_own_order(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize(
-    "beam", [2, 3, 5]
+    "beam", [1, 2, 3, 5]
 )  # 9 * 3 tokens are no whole number of blocks
 @pytest.mark.parametrize("block", [1, 2])
 def test_blocks_change_no_hypothesis(
@@ -437,7 +447,7 @@ def test_blocks_change_no_hypothesis(
     source = torch.tensor([[7, END]])
     plain = search(model, source, beam)
     monkeypatch.setattr("model.search._SCORES_IN_BLOCK", block)
-    monkeypatch.setattr("model.search._FEW", 1)
+    monkeypatch.setattr("model.search._FEW_ROWS", 1)
     assert search(model, source, beam) == plain
 
 

@@ -1,12 +1,15 @@
 """Threads that share out what is asked: their processors, their order, their end."""
 
 import os
+import signal
 import time
 from threading import Barrier, Event, Thread, current_thread
+from typing import Any
 
 import pytest
 import torch
 
+from model import threads
 from model.threads import compute_apart
 
 
@@ -46,17 +49,45 @@ def test_one_that_fails_stops_the_others_and_waits_for_them(failing: int) -> Non
     ended: list[int] = []
 
     def compute(number: int) -> None:
-        assert number < 2, "begun after a failure"
-        both.wait(10)
+        if number < 2:
+            both.wait(10)
         if number == failing:
             raise ValueError("no")
-        assert stop.wait(10)
-        time.sleep(0.05)
+        assert number > 1 or stop.wait(10)
+        time.sleep(0.01)
         ended.append(number)
 
     with pytest.raises(ValueError, match="no"):
+        compute_apart(compute, range(1_000), 2, stop)
+    count = len(ended)
+    assert 1 - failing in ended and count < 500  # most were never begun
+    assert torch.get_num_threads() == 2
+    time.sleep(0.05)
+    assert len(ended) == count
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_after_ctrl_c_all_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, begun = Event(), Barrier(3)
+    ended: list[int] = []
+
+    def compute(number: int) -> None:
+        begun.wait(10)
+        assert stop.wait(10)
+        ended.append(number)
+
+    original = threads.wait
+
+    def wait(running: Any, **more: Any) -> None:
+        monkeypatch.setattr(threads, "wait", original)
+        begun.wait(10)
+        signal.raise_signal(signal.SIGINT)  # while the main thread waits
+        original(running, **more)
+
+    monkeypatch.setattr(threads, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
         compute_apart(compute, [0, 1], 2, stop)
-    assert ended == [1 - failing]
+    assert sorted(ended) == [0, 1]
     assert torch.get_num_threads() == 2
 
 

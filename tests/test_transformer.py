@@ -113,7 +113,7 @@ def test_steps_with_reordered_hypotheses_and_finished_sentences(
     model: Transformer, monkeypatch: pytest.MonkeyPatch, few: int, columns: int
 ) -> None:
     """A random beam of 3 over 4 sentences, two of which end on the way."""
-    monkeypatch.setattr("model.transformer._FEW", few)
+    monkeypatch.setattr("model.transformer._FEW_HYPOTHESES", few)
     generator = torch.Generator().manual_seed(3)
     N, sources = 3, [_source(1, length, seed=length) for length in (2, 5, 3, 7)]
     padded = torch.full((4, 7), PADDING)
