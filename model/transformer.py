@@ -218,10 +218,12 @@ class Cache:
     """Where hypotheses will be moved to, once some have been; as large as `own`."""
 
     def make_room(self) -> None:
-        """See to it that one more token fits in; the room doubles where it is full."""
+        """See to it that one more token fits in, with room for some more."""
         if self.length == len(self.own[0][0]):
             self.spare = []
-            self.own = [(torch.cat([k, k]), torch.cat([v, v])) for k, v in self.own]
+            for layer, (k, v) in enumerate(self.own):
+                more = (0, 0, 0, 0, 0, VECTOR)
+                self.own[layer] = F.pad(k, more), F.pad(v, more)
 
     def reorder(self, rows: Tensor) -> None:
         """Let hypothesis i go on from what hypothesis rows[i] had; rows is (B*N,)."""
