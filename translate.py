@@ -33,7 +33,7 @@ from model.command import check_device, parse, printable, run
 from model.consensus import expected_chrf
 from model.engine import Engine, Hypothesis, Precision
 from model.hub import local_folder
-from model.memory import tune_memory
+from model.memory import SEARCH_KERNELS, tune_memory
 from model.serving import WEIGHTS, CTranslate2Engine, check_ctranslate2
 
 if TYPE_CHECKING:  # slow to import, torch above all, and not all translations need it
@@ -469,7 +469,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Arguments) -> None:
-    tune_memory()
+    tune_memory(SEARCH_KERNELS)
     translator = Translator.load(
         arguments.model, arguments.device, arguments.engine, arguments.precision
     )

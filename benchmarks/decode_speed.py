@@ -35,7 +35,7 @@ from data.text import normalise, read_file
 from model.command import parse, run
 from model.engine import Precision, batches, threads_for
 from model.export import export_ctranslate2
-from model.memory import tune_memory
+from model.memory import SEARCH_KERNELS, tune_memory
 from model.threads import compute_apart
 from translate import Translator
 
@@ -127,7 +127,7 @@ def contender(name: Contender, folder: Path, texts: Sequence[str]) -> Translate:
     """Return what translates texts with a beam."""
     helped = name.endswith("helped")
     if name.startswith("ours") or helped:
-        tune_memory()
+        tune_memory(SEARCH_KERNELS)
     if name.startswith("CTranslate2"):
         with tempfile.TemporaryDirectory() as scratch:
             out = Path(scratch, "exported")

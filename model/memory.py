@@ -4,15 +4,20 @@ import ctypes
 import os
 from typing import Any
 
+TRAINING_KERNELS, SEARCH_KERNELS = 512, 96
 
-def tune_memory() -> None:
+
+def tune_memory(kernels: int = TRAINING_KERNELS) -> None:
     """Let both keep what recurs; to be called before the first matrix product.
 
     glibc hands every large buffer back to the system and gets it again, page by page,
     an instant later, which took a third of a training step; it is asked to keep them.
-    oneDNN keeps the kernels of so many shapes; those that recur are fewer.
+    oneDNN keeps the kernels of so many shapes. Those that recur are fewer in a search,
+    which has new shapes with every batch, and each kernel takes half a megabyte.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "512")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(kernels))
+    # Each thread of torch's keeps some as well, 1,024 unless it is told so.
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
     if (mallopt := _c_function("mallopt")) is not None:
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # names in malloc.h
         mallopt(mmap_threshold, 1 << 30)
