@@ -2,9 +2,9 @@
 
     python -m benchmarks.decode_speed runs/tatoeba --sentences test.tsv
 
-The same sentences for all, greedy and with a beam of 4, in batches of like length, as
-large as each contender is fastest with; they take turns, each in a process of its own,
-and medians count. Ours and MarianMT (Hugging Face's transformers) run in fp32 and in
+The same sentences for all, greedy and with a beam of 4, in batches of like length, of
+the size that suits each; contenders take turns, each in a process of its own, and
+medians count. Ours and MarianMT (Hugging Face's transformers) run in fp32 and in
 bf16. MarianMT has random weights, which know no end: it writes as many tokens for each
 batch as ours wrote for the longest of its sentences. CTranslate2 runs our weights, in
 float32 and int8. What makes the difference belongs to the comparison: ours keeps its

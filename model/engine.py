@@ -40,16 +40,17 @@ def batches(
     count = max(-(-tokens // (threads * limit)), 1) * threads
     most = -(-tokens // count)
     # More in each where padding has made too many of them.
-    while len(cut := _cut(lengths, beam, most)) > count and most < limit:
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    while len(cut := _cut(order, lengths, most // beam)) > count and most < limit:
         most = min(most + most // 8 + 1, limit)
     return cut
 
 
-def _cut(lengths: Sequence[int], beam: int, most: int) -> list[list[int]]:
+def _cut(order: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Cut places, the longest first, into batches of `most` tokens with padding."""
     found: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        longest = lengths[found[-1][0]] if found else 0
-        if found and (len(found[-1]) + 1) * longest * beam <= most:
+    for row in order:
+        if found and (len(found[-1]) + 1) * lengths[found[-1][0]] <= most:
             found[-1].append(row)
         else:
             found.append([row])
