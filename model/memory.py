@@ -12,7 +12,7 @@ def tune_memory(kernels: int = TRAINING_KERNELS) -> None:
 
     glibc hands every large buffer back to the system and gets it again, page by page,
     an instant later, which took a third of a training step; it is asked to keep them.
-    oneDNN keeps the kernels of so many shapes. A search has new shapes with every batch,
+    oneDNN keeps the kernels of so many shapes. In a search every batch brings new ones,
     of which few recur, and all that is kept takes memory (docs/experiments.md).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(kernels))
