@@ -37,6 +37,7 @@ from data.text import read_file
 from data.tokenizer import PADDING, Tokenizer
 from explain.glossary import write_glossary
 from explain.starter import alignment_scores, score_tests
+from explain.translator import Translator
 from model.checkpoint import (
     MOST_BYTES,
     OLDER,
@@ -81,7 +82,6 @@ from model.training import (
     hardware_precisions,
 )
 from model.transformer import Transformer
-from translate import Translator
 
 BEGAN = time.perf_counter()
 DEV_TRANSLATED, SAMPLES = 500, 3

@@ -31,11 +31,11 @@ from explain.alignment import (
     parse_links,
     score,
 )
+from explain.translator import Translator
 from explain.words import given_words, mecab_words
 from model.checkpoint import read_config
 from model.command import parse, run
 from train import named_corpora
-from translate import Translator
 
 PROGRAM = "benchmarks.alignment"
 

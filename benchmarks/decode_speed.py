@@ -32,12 +32,12 @@ import tyro
 from benchmarks.peers import marian
 from benchmarks.processes import figures_of
 from data.text import normalise, read_file
+from explain.translator import Translator
 from model.command import parse, run
 from model.engine import Precision, batches, threads_for
 from model.export import export_ctranslate2
 from model.memory import SEARCH_KERNELS, tune_memory
 from model.threads import compute_apart
-from translate import Translator
 
 Contender = Literal[
     "ours", "ours bf16", "MarianMT", "MarianMT bf16", "MarianMT bf16, helped",

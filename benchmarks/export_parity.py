@@ -23,10 +23,10 @@ import tyro
 
 from data.metrics import score
 from data.text import normalise, read_file
+from explain.translator import Translation, Translator
 from model.command import parse, run
 from model.export import Quantization, export_ctranslate2
 from model.memory import SEARCH_KERNELS, tune_memory
-from translate import Translation, Translator
 
 BAR = 0.995
 SENTENCE = "I love machine learning"

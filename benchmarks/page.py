@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from explain.translator import Translator
 from model.command import parse, run
-from translate import Translator
 
 BARS = {"page without what-if": 1.0, "page with what-if": 5.0}
 

@@ -19,10 +19,10 @@ from data.preparation import STARTER
 from data.starter.compose import Pair, StarterCorpus, compose
 from data.text import words_of
 from explain.starter import Result, alignment_scores, score_tests
+from explain.translator import Translator
 from model.checkpoint import read_config
 from model.command import parse, run
 from train import named_corpora
-from translate import Translator
 
 
 @dataclass(frozen=True)

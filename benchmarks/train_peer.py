@@ -27,13 +27,13 @@ from benchmarks.peers import PADDING, TorchTransformer, training_step
 from data.batching import epochs, make_batch
 from data.metrics import score
 from data.preparation import Material, prepare
+from explain.translator import Translator
 from model.command import parse, run
 from model.engine import Hypothesis, batches
 from model.memory import tune_memory
 from model.search import search
 from model.training import Recipe
 from train import PRESETS
-from translate import Translator
 
 BEGAN = time.perf_counter()
 TRIAL_STEPS = 8

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import train
-from translate import Translator
+from explain.translator import Translator
 
 torch.set_num_threads(1)  # the models here are too small to share out
 

@@ -22,9 +22,9 @@ import torch._dynamo  # torch imports it late, and each fork would, for seconds
 
 import explain.page  # noqa: F401  (as train.py does, late)
 import train
+from explain.translator import Translator
 from model.checkpoint import RunError
 from model.training import TrainingState
-from translate import Translator
 
 PARTS = {
     "_begin": "start", "_validate": "validation", "_save": "save",

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from sealing import change_config
 
 import train
+from explain.translator import Translator
 from model import checkpoint
 from model.checkpoint import (
     RunError,
@@ -27,7 +28,6 @@ from model.checkpoint import (
     write_atomically,
 )
 from model.config import ModelConfig
-from translate import Translator
 
 
 @pytest.fixture

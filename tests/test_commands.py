@@ -27,9 +27,9 @@ from data.batching import plan_batches
 from data.preparation import prepare
 from explain import files
 from explain.trace import AttentionTrace
+from explain.translator import Translator
 from model.checkpoint import load_model, save_weights
 from model.command import INTERRUPTED
-from translate import Translator
 
 ROOT = Path(__file__).parent.parent
 SHORT = (*SMALL, "--width=16", "--steps=20", "--validations=1")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.chrf import CHRF
 
 import translate
+from explain.translator import Translator
 from model.consensus import TEMPERATURE, NGrams, chrf, expected_chrf
-from translate import Translator
 
 TEXTS = st.text("私は猫犬がabc 　。", max_size=12)
 

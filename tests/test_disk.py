@@ -18,10 +18,10 @@ from sealing import change_config, seal
 from test_resume import assert_equal_runs, signals_at
 
 import train
+from explain.translator import Translator
 from model.checkpoint import load_state, read_config
 from model.folders import lock_run
 from model.training import TrainingState
-from translate import Translator
 
 ROOT = Path(__file__).parents[1]
 FLAGS = (*SMALL, "--width=16", "--steps=20", "--validations=2", "--optimizer=adamw")

@@ -16,9 +16,9 @@ import torch
 from explain.files import from_json, read, to_json, write
 from explain.kinds import KINDS, SIDES
 from explain.trace import VALUES, AttentionTrace, TraceError, check, sub_layers
+from explain.translator import Translator
 from model.attention import Trace
 from model.search import TorchEngine
-from translate import Translator
 
 TEXT = "My parents go to the station."
 FORMATS = ("json", "jsonl", "npz")

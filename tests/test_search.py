@@ -10,6 +10,7 @@ import torch
 from conftest import pairs
 from torch import Tensor
 
+from explain.translator import Translator
 from model.config import ModelConfig
 from model.engine import (
     BATCH_TOKENS,
@@ -26,7 +27,6 @@ from model.search import (
     search,
 )
 from model.transformer import Transformer
-from translate import Translator
 
 PADDING, START, END, A, B = 0, 1, 2, 3, 4
 SOURCE = torch.tensor([[A, END]])

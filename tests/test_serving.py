@@ -10,8 +10,8 @@ import pytest
 from conftest import pairs, write_tsv
 
 import translate
+from explain.translator import Translator
 from model.export import export_ctranslate2
-from translate import Translator
 
 pytest.importorskip("ctranslate2")
 Said = pytest.CaptureFixture[str]

@@ -19,10 +19,10 @@ from huggingface_hub import ModelCard
 from sealing import change_config
 
 import translate
+from explain.translator import Translator
 from model import export
 from model.checkpoint import sha256
 from model.export import export_hub_folder
-from translate import Translator
 
 ROOT = Path(__file__).parent.parent
 Said = pytest.CaptureFixture[str]

@@ -28,8 +28,8 @@ import translate
 from explain import files
 from explain.files import read, to_json, write
 from explain.trace import AttentionTrace, TraceError
+from explain.translator import Translator
 from model.checkpoint import RunError, load_state, save_state
-from translate import Translator
 
 ROOT = Path(__file__).parents[1]
 READ = ("config.json", "model.safetensors", "source.spm", "target.spm",
@@ -117,7 +117,7 @@ torch.set_num_threads(1)
 from pathlib import Path
 from sealing import seal
 from test_strangers import READ, SENTENCE, damaged
-from translate import Translator
+from explain.translator import Translator
 run, flips, every = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 for name in READ[1:]:
     refused = read = 0
