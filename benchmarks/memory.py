@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.long_input import sentences
 from model.command import parse, run
 
 
@@ -28,7 +29,7 @@ class Arguments:
     steps: int = 600
     """How long to train; memory is level after a few hundred steps."""
     lines: int = 1_000
-    """How many lines to translate, with a beam of 4."""
+    """How many lines to translate, of many lengths, with a beam of 4."""
 
 
 def peak(command: Sequence[str]) -> float:
@@ -52,7 +53,8 @@ def _main() -> int:
     arguments = parse(Arguments, None, "-m benchmarks.memory")
     with tempfile.TemporaryDirectory() as folder:
         out, text = os.path.join(folder, "run"), Path(folder, "lines.txt")
-        text.write_text("Where is the station?\n" * arguments.lines, "utf-8")
+        lines = "".join(f"{line}\n" for line in sentences(arguments.lines))
+        text.write_text(lines, "utf-8")
         python = [sys.executable]
         train = [*python, "train.py", "--corpus", arguments.corpus, "--preset", "small"]
         train += ["--steps", str(arguments.steps), "--validations", "2", "--out", out]

@@ -6,6 +6,7 @@ Prints what each benchmark prints, under its command. Takes about half an hour o
 cores, which should have nothing else to do. Exits with 1 where one of them does.
 """
 
+import os
 import platform
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import torch
 
 from model.command import parse, run
 
+ON_ONE_THREAD = ("benchmarks.export_parity",)
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -26,6 +29,8 @@ class Arguments:
     """The run directory that decodes."""
     sentences: Path = Path("../shared/corpora/tatoeba/dev.tsv")
     """What it decodes: sentences, one a line, or sentence TAB reference."""
+    corpus: str = "../shared/corpora/tatoeba/train.tsv"
+    """What is trained on where memory is measured."""
 
 
 def _main() -> int:
@@ -36,8 +41,8 @@ def _main() -> int:
         ["benchmarks.decode_speed", *decoded],
         ["benchmarks.export_parity", *decoded],
         ["benchmarks.cost"],
-        ["benchmarks.memory"],
-        ["benchmarks.page", "--model", str(arguments.model)],
+        ["benchmarks.memory", "--corpus", arguments.corpus],
+        ["benchmarks.page"],
     ]
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
@@ -47,8 +52,12 @@ def _main() -> int:
     )
     failed = False
     for command in commands:
-        print(f"\n$ python -m {' '.join(command)}", flush=True)
-        ran = subprocess.run([sys.executable, "-m", *command], check=False)
+        threads = {"OMP_NUM_THREADS": "1"} if command[0] in ON_ONE_THREAD else {}
+        shown = [*(f"{name}={value}" for name, value in threads.items()), "python -m"]
+        print(f"\n$ {' '.join([*shown, *command])}", flush=True)
+        ran = subprocess.run(
+            [sys.executable, "-m", *command], check=False, env=os.environ | threads
+        )
         failed |= ran.returncode != 0
     return int(failed)
 
