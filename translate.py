@@ -73,7 +73,7 @@ class Arguments:
     align: bool = False
     """Print which source word each target word looks at, as pairs of word numbers."""
     maps: tuple[Kind, ...] = ()
-    """Kinds of maps for --show and for pictures: all unless named."""
+    """Kinds of maps: for pictures all unless named, for --show cross-attention."""
     layer: int | None = None
     """Look at this layer, counted from 1."""
     head: int | None = None
