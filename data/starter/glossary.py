@@ -149,8 +149,14 @@ def _by_theme(lexicon: Lexicon) -> dict[str, list[tuple[str, str, str]]]:
         row = (adjective.english, adjective.japanese, adjective.reading)
         themes.setdefault(f"Adjectives: {adjective.row.theme}", []).append(row)
     for counter in lexicon.counters:
-        row = ("two", counter.words["two"], counter.readings["two"])
-        themes.setdefault("Counters", []).append(row)
+        counted = [n.english for n in lexicon.nouns if n.counter == counter.name]
+        of = ", ".join(counted[:3]) + (" …" if len(counted) > 3 else "")
+        row = (
+            f"two ({of})" if of else "two",
+            counter.words["two"],
+            counter.readings["two"],
+        )
+        themes.setdefault("Counters, from one to six", []).append(row)
     return themes
 
 
