@@ -29,7 +29,7 @@ from data.metrics import score
 from data.preparation import Material, prepare
 from explain.translator import Translator
 from model.command import parse, run
-from model.engine import Hypothesis, batches
+from model.engine import Hypothesis, batches, in_order
 from model.memory import tune_memory
 from model.search import search
 from model.training import Recipe
@@ -109,14 +109,14 @@ class Decoding:
         max_steps: int | None = None,
     ) -> list[list[Hypothesis]]:
         """The search of an `Engine`."""
-        found: list[list[Hypothesis]] = [[]] * len(sources)
-        for rows in batches([len(ids) for ids in sources], beam):
+
+        def search_rows(rows: Sequence[int]) -> list[list[Hypothesis]]:
             ids = [torch.tensor(sources[row]) for row in rows]
             padded = torch.nn.utils.rnn.pad_sequence(ids, True, PADDING)
-            ranked = search(self, padded, beam, length_penalty, max_steps)
-            for row, hypotheses in zip(rows, ranked, strict=True):
-                found[row] = hypotheses
-        return found
+            return search(self, padded, beam, length_penalty, max_steps)
+
+        cut = batches([len(ids) for ids in sources], beam, usual=True)
+        return in_order(cut, map(search_rows, cut))
 
 
 def _main() -> int:

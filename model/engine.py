@@ -5,14 +5,15 @@ can be traced, and `model.serving.CTranslate2Engine`, an exported model. Nothing
 needs the library of either, since torch alone takes a second to import.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from itertools import chain
+from typing import Literal, Protocol, TypeVar
 
 from model.config import ModelConfig
 
 Precision = Literal["fp32", "bf16"]
-
+T = TypeVar("T")
 
 BATCH_TOKENS = 4_096
 """Tokens that our own search takes together, at most."""
@@ -25,14 +26,29 @@ def threads_for(sentences: int, threads: int) -> int:
     return max(min(threads, sentences // SENTENCES_PER_THREAD), 1)
 
 
+def usual_size(count: int, up: bool = False) -> int:
+    """Return the largest usual size up to count, or with `up` the smallest from it on.
+
+    Usual sizes are 1 to 8, 10, 12, 14, 16, 20, …: three binary digits, then zeros. With
+    few sizes the same shapes recur, and a processor's matrix kernels are found ready.
+    """
+    unit = 1 << max(count.bit_length() - 3, 0)
+    return -(-count // unit) * unit if up else count // unit * unit
+
+
 def batches(
-    lengths: Sequence[int], beam: int, threads: int = 1, limit: int = BATCH_TOKENS
+    lengths: Sequence[int],
+    beam: int,
+    threads: int = 1,
+    limit: int = BATCH_TOKENS,
+    usual: bool = False,
 ) -> list[list[int]]:
     """Return the places of sentences of these lengths, in batches, longest first.
 
     Those of a batch have like lengths, and no more than `limit` tokens, padding and all
     hypotheses counted, unless it is one sentence. Where that can be, there are as many
-    batches for each thread, so that all are done at about the same time.
+    batches for each thread, so that all are done at about the same time. With `usual`
+    all but the last are of a usual size.
     """
     if beam < 1:
         raise ValueError(f"beam is {beam}: give a whole number from 1 up")
@@ -41,20 +57,31 @@ def batches(
     most = -(-tokens // count)
     # More in each where padding has made too many of them.
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    while len(cut := _cut(order, lengths, most // beam)) > count and most < limit:
+    while (
+        len(cut := _cut(order, lengths, most // beam, usual)) > count and most < limit
+    ):
         most = min(most + most // 8 + 1, limit)
     return cut
 
 
-def _cut(order: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
+def _cut(
+    order: Sequence[int], lengths: Sequence[int], most: int, usual: bool
+) -> list[list[int]]:
     """Cut places, the longest first, into batches of `most` tokens with padding."""
     found: list[list[int]] = []
-    for row in order:
-        if found and (len(found[-1]) + 1) * lengths[found[-1][0]] <= most:
-            found[-1].append(row)
-        else:
-            found.append([row])
+    place = 0
+    while place < len(order):
+        size = max(most // lengths[order[place]], 1)
+        size = usual_size(size) if usual else size
+        found.append(list(order[place : place + size]))
+        place += size
     return found
+
+
+def in_order(cut: Sequence[Sequence[int]], found: Iterable[Sequence[T]]) -> list[T]:
+    """Return what was found for each batch of `cut` in the order of the sentences."""
+    by_row = dict(zip(chain(*cut), chain.from_iterable(found), strict=True))
+    return [by_row[row] for row in range(len(by_row))]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import ctypes
 import os
 from typing import Any
 
-TRAINING_KERNELS, SEARCH_KERNELS = 512, 96
+TRAINING_KERNELS, SEARCH_KERNELS = 512, 192
 
 
 def tune_memory(kernels: int = TRAINING_KERNELS) -> None:

@@ -1,10 +1,10 @@
 """The real tokens of padded sentences as one stream, without their padding.
 
-All of a layer but its attention treats each token alone, so a training runs it on a
-stream of tokens, (N, D), and lays the stream out as sentences, (B, T, D), only where
-tokens look at each other. No padding is multiplied; and the stream's length is rounded
-up, so that the same few shapes recur and a processor's matrix kernels, which are made
-anew for each new shape, are found ready.
+All of a layer but its attention treats each token alone. So a training, and a search
+that reads many tokens, run it on a stream of them, (N, D), which is laid out as
+sentences, (B, T, D), only where tokens look at each other. No padding is multiplied;
+and the stream's length is rounded up, so that the same few shapes recur and a
+processor's matrix kernels, which are made anew for each new shape, are found ready.
 """
 
 from dataclasses import dataclass, field

@@ -22,7 +22,14 @@ import torch
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.engine import Hypothesis, Precision, batches, threads_for
+from model.engine import (
+    Hypothesis,
+    Precision,
+    batches,
+    in_order,
+    threads_for,
+    usual_size,
+)
 from model.threads import compute_apart
 from model.transformer import Transformer
 
@@ -78,13 +85,8 @@ class TorchEngine:
 
         on_cpu = self.model.positions.device.type == "cpu"
         threads = threads_for(len(sources), torch.get_num_threads() if on_cpu else 1)
-        cut = batches([len(ids) for ids in sources], beam, threads)
-        found: list[list[Hypothesis]] = [[]] * len(sources)
-        ranked_by_batch = compute_apart(search_rows, cut, threads, stop)
-        for rows, ranked in zip(cut, ranked_by_batch, strict=True):
-            for row, hypotheses in zip(rows, ranked, strict=True):
-                found[row] = hypotheses
-        return found
+        cut = batches([len(ids) for ids in sources], beam, threads, usual=True)
+        return in_order(cut, compute_apart(search_rows, cut, threads, stop))
 
     def _search(
         self,
@@ -119,15 +121,17 @@ def search(
     for name, value in (("beam", beam), ("max_steps", max_steps)):
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}: give a whole number from 1 up")
-    B, device, cap = source_ids.shape[0], source_ids.device, model.config.max_length
-    if max_steps is not None:
-        cap = min(max_steps, cap)
-    found = [_Sentence(model.config.end_id, beam, length_penalty) for _ in range(B)]
-    batch = list(found)  # those in the batch, N rows of every tensor for each
+    device, limit = source_ids.device, model.config.max_length
+    cap = min(max_steps or limit, limit)
+    found = [
+        _Sentence(model.config.end_id, beam, length_penalty)
+        for _ in range(len(source_ids))
+    ]
+    batch, source_ids = _filled_up(found, source_ids)  # N rows of every tensor below
     cache = model.start(source_ids, beam)
-    tokens = torch.full((B * beam,), model.config.start_id, device=device)
-    texts = tokens.new_empty(B * beam, 0)
-    totals = torch.full((B * beam,), -math.inf, device=device)
+    tokens = torch.full((len(batch) * beam,), model.config.start_id, device=device)
+    texts = tokens.new_empty(len(tokens), 0)
+    totals = torch.full(tokens.shape, -math.inf, device=device)
     totals[::beam] = 0.0  # all hypotheses are the same yet: let only one have children
 
     for step in range(1, cap + 1):
@@ -137,9 +141,8 @@ def search(
             log_probs[:, model.config.end_id] = -math.inf  # at least one token
         best, origin, last_tokens = _extend(totals, log_probs, beam)
         chosen = _finish(batch, best, last_tokens, texts[origin], last=step == cap)
-        if step == cap or all(sentence.done for sentence in batch):
-            break
-        if stop is not None and stop.is_set():
+        stopped = stop is not None and stop.is_set()
+        if stopped or step == cap or all(sentence.done for sentence in batch):
             break
         staying = _staying(batch)
         kept = torch.tensor(staying, device=device)
@@ -156,18 +159,29 @@ def search(
     return [sentence.ranked() for sentence in found]
 
 
+def _filled_up(
+    sentences: list["_Sentence"], source_ids: Tensor
+) -> tuple[list["_Sentence"], Tensor]:
+    """Return a batch of a usual size, and its sources, (B, S).
+
+    What fills it up is the last sentence again, of which nothing is asked.
+    """
+    more = usual_size(len(sentences), up=True) - len(sentences)
+    if more == 0:
+        return sentences, source_ids
+    done = [_Sentence(sentences[0].end_id, beam=0, length_penalty=1.0)] * more
+    return sentences + done, torch.cat([source_ids, source_ids[-1:].expand(more, -1)])
+
+
 def _staying(batch: Sequence["_Sentence"]) -> list[int]:
     """Return the places of the sentences that stay in the batch.
 
-    A done one stays as well until enough are done for a smaller batch of a usual size:
-    sizes with no more than three binary digits before the zeros. So the same few shapes
-    recur, and a processor's matrix kernels are found ready.
+    A done one stays as well until enough are done for a smaller batch of a usual size.
     """
     going = [place for place, sentence in enumerate(batch) if not sentence.done]
     done = [place for place, sentence in enumerate(batch) if sentence.done]
-    unit = 2 ** max(len(going).bit_length() - 3, 0)
-    size = -(-len(going) // unit) * unit
-    return sorted(going + done[: max(size - len(going), 0)])
+    size = usual_size(len(going), up=True)
+    return sorted(going + done[: size - len(going)])
 
 
 def _extend(

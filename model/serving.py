@@ -13,7 +13,7 @@ from typing import Any
 
 from model.checkpoint import RunError, model_config, read_config, sha256
 from model.config import ModelConfig
-from model.engine import Hypothesis, batches, threads_for
+from model.engine import Hypothesis, batches, in_order, threads_for
 
 WEIGHTS = "model.bin"
 SOURCE_TOKENS = 1_024
@@ -107,14 +107,13 @@ class CTranslate2Engine:
         threads = threads_for(len(sources), self._workers)
         lengths = [len(ids) for ids in sources]
         cut = batches(lengths, beam, threads, limit=beam * SOURCE_TOKENS)
-        found: list[list[Hypothesis]] = [[]] * len(sources)
-        for first in range(0, len(cut), threads * BATCHES_AT_ONCE):
-            now = cut[first : first + threads * BATCHES_AT_ONCE]
-            asked = [[sources[row] for row in rows] for rows in now]
-            ranked = self._translate(asked, beam, length_penalty, cap)
-            for row, hypotheses in zip(chain(*now), ranked, strict=True):
-                found[row] = hypotheses
-        return found
+        together = threads * BATCHES_AT_ONCE
+        found = []
+        for first in range(0, len(cut), together):
+            some = cut[first : first + together]
+            asked = [[sources[row] for row in rows] for rows in some]
+            found.append(self._translate(asked, beam, length_penalty, cap))
+        return in_order(cut, found)
 
     def _translate(
         self,

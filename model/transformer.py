@@ -18,7 +18,7 @@ from model.layers import (
     sinusoidal_positions,
 )
 from model.linear import linear
-from model.packing import Packing
+from model.packing import ROUND, Packing
 
 
 class Transformer(nn.Module):
@@ -118,17 +118,23 @@ class Transformer(nn.Module):
         return linear(hidden, self.target_embedding.weight)
 
     def start(self, source_ids: Tensor, beam: int = 1) -> "Cache":
-        """Return the cache with which to decode source_ids, (B, S), step by step."""
-        memory = self.encode(source_ids)
+        """Return the cache with which to decode source_ids, (B, S), step by step.
+
+        Many tokens are encoded as a packed stream.
+        """
         B, S = source_ids.shape
+        mask, packing = self.source_mask(source_ids), None
+        if B * S >= _FEW_TOKENS:
+            packing = Packing.of(mask[:, 0, 0])
+        memory = self.encode(source_ids, packing=packing)
         room = (VECTOR, B * beam, self.config.width)
         fp32, columns = torch.float32, VECTOR if B * beam >= _FEW_HYPOTHESES else 1
         more = max(columns - S, 0)  # which the mask hides
-        cross = (layer.cross_attention.project_memory(memory)
+        cross = (layer.cross_attention.project_memory(memory, packing)
                  for layer in self.decoder_layers)  # fmt: skip
         return Cache(
             fewest_columns=columns,
-            source_mask=F.pad(self.source_mask(source_ids), (0, more)),
+            source_mask=F.pad(mask, (0, more)),
             cross=[
                 (F.pad(k.float(), (0, 0, 0, more)), F.pad(v.float(), (0, 0, 0, more)))
                 for k, v in cross
@@ -254,6 +260,8 @@ class Cache:
         return moved
 
 
+# Fewer are encoded with their padding: to round their number up would cost more.
+_FEW_TOKENS = 4 * ROUND
 # With fewer hypotheses, short rows of scores are no slower than the filling up.
 _FEW_HYPOTHESES = 16
 

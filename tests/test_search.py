@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import pairs
 from torch import Tensor
+from torch.nn import functional as F
 
 from explain.translator import Translator
 from model.config import ModelConfig
@@ -18,7 +19,9 @@ from model.engine import (
     Hypothesis,
     Precision,
     batches,
+    usual_size,
 )
+from model.memory import SEARCH_KERNELS
 from model.search import (
     TorchEngine,
     _largest,
@@ -214,11 +217,16 @@ def test_equals_the_rules_written_a_second_time(beam: int, penalty: float) -> No
     for seed in range(12):
         script, cap = random_script(seed), 3 + seed % 5
         expected = by_the_rules(script, beam, penalty, cap)
-        [found] = search(Scripted(script), SOURCE, beam, penalty, max_steps=cap)
-        assert [(h.ids, h.complete) for h in found] == [(t, c) for t, _, c in expected]
-        assert [h.score for h in found] == pytest.approx(
-            [score for _, score, _ in expected], abs=1e-5
-        )
+        sources = SOURCE.expand(9 if seed % 2 else 1, -1)  # 9 are filled up to 10
+        ranked = search(Scripted(script), sources, beam, penalty, max_steps=cap)
+        assert len(ranked) == len(sources)
+        for found in ranked:
+            assert [(h.ids, h.complete) for h in found] == [
+                (t, c) for t, _, c in expected
+            ]
+            assert [h.score for h in found] == pytest.approx(
+                [score for _, score, _ in expected], abs=1e-5
+            )
 
 
 def test_at_least_one_token() -> None:
@@ -370,7 +378,7 @@ def test_what_threads_share_out_is_translated_batch_by_batch(
     sources = [[*_ids(length, generator), END] for length in lengths]
     found = engine.translate(sources, beam, max_steps=6)
     assert all(len(one.ids) <= 6 for ranked in found for one in ranked)
-    cut = batches([len(ids) for ids in sources], beam, threads=2)
+    cut = batches([len(ids) for ids in sources], beam, threads=2, usual=True)
     assert len(cut) > 1
     for rows in cut:
         alone = engine._search([sources[row] for row in rows], beam, 1.0, 6)
@@ -402,15 +410,20 @@ def test_batches_hold_like_lengths_longest_first(
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("beam", [1, 4])
-def test_batches_are_as_large_as_they_may_be(threads: int, beam: int) -> None:
+@pytest.mark.parametrize("usual", [False, True])
+def test_batches_are_as_large_as_they_may_be(
+    threads: int, beam: int, usual: bool
+) -> None:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(1, 40, (3_000,), generator=generator).tolist()
-    cut = batches(lengths, beam, threads)
+    cut = batches(lengths, beam, threads, usual=usual)
     assert sorted(row for rows in cut for row in rows) == list(range(len(lengths)))
+    assert not usual or all(len(rows) == usual_size(len(rows)) for rows in cut[:-1])
     sizes = [max(lengths[row] for row in rows) * len(rows) * beam for rows in cut]
     assert max(sizes) <= BATCH_TOKENS
     assert sum(sizes) < 1.1 * sum(lengths) * beam  # little of it is padding
-    assert len(cut) < threads + sum(lengths) * beam / (0.9 * BATCH_TOKENS)
+    fill = 0.8 if usual else 0.9
+    assert len(cut) < threads + sum(lengths) * beam / (fill * BATCH_TOKENS)
     few = [8] * 12 * threads  # all of them have room in one batch for each thread
     assert len(batches(few, beam, threads)) == threads
 
@@ -466,6 +479,38 @@ def test_done_sentences_stay_until_a_smaller_size_is_reached(
     staying = _staying(sentences)
     assert len(staying) == size
     assert staying == [*range(size - going), *range(99 - going, 99)]
+
+
+@pytest.mark.parametrize(
+    ("count", "below", "above"),
+    [(0, 0, 0), (1, 1, 1), (7, 7, 7), (9, 8, 10), (10, 10, 10), (15, 14, 16),
+     (16, 16, 16), (17, 16, 20), (127, 112, 128), (449, 448, 512)],
+)  # fmt: skip
+def test_usual_sizes(count: int, below: int, above: int) -> None:
+    assert usual_size(count) == below and usual_size(count, up=True) == above
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_shapes_recur_over_many_sentences(
+    beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every batch would bring new kernels, and memory would grow with them."""
+    shapes: set[tuple[int, ...]] = set()
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, *_: object) -> Tensor:
+        shapes.add((x.numel(), *weight.shape, bias is not None))
+        return F.linear(x, weight, bias)
+
+    monkeypatch.setattr("model.linear._onednn", lambda: product)
+    torch.manual_seed(1)
+    config = ModelConfig(9, 9, width=16, heads=2, feed_forward=24, max_length=64)
+    engine = TorchEngine.of(Transformer(config).eval())
+    generator = torch.Generator().manual_seed(2)
+    for count in range(500, 512):
+        lengths = torch.randint(1, 30, (count,), generator=generator).tolist()
+        sources = [[*_ids(length, generator), END] for length in lengths]
+        engine.translate(sources, beam, max_steps=8)
+    assert 0 < len(shapes) < SEARCH_KERNELS
 
 
 @pytest.mark.parametrize("columns", [50, 64 * 20, 64 * 20 + 37, 64 * 16])

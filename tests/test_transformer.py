@@ -108,12 +108,18 @@ def test_step_by_step_equals_the_whole_pass_beyond_the_first_room(
 
 
 @pytest.mark.parametrize(("few", "columns"), [(1, VECTOR), (1_000, 1)])
+@pytest.mark.parametrize("few_tokens", [1, 1_000], ids=["packed", "padded"])
 @torch.inference_mode()
 def test_steps_with_reordered_hypotheses_and_finished_sentences(
-    model: Transformer, monkeypatch: pytest.MonkeyPatch, few: int, columns: int
+    model: Transformer,
+    monkeypatch: pytest.MonkeyPatch,
+    few: int,
+    columns: int,
+    few_tokens: int,
 ) -> None:
     """A random beam of 3 over 4 sentences, two of which end on the way."""
     monkeypatch.setattr("model.transformer._FEW_HYPOTHESES", few)
+    monkeypatch.setattr("model.transformer._FEW_TOKENS", few_tokens)
     generator = torch.Generator().manual_seed(3)
     N, sources = 3, [_source(1, length, seed=length) for length in (2, 5, 3, 7)]
     padded = torch.full((4, 7), PADDING)
