@@ -38,11 +38,13 @@ from data.tokenizer import PADDING, Tokenizer
 from explain.glossary import write_glossary
 from explain.starter import alignment_scores, score_tests
 from explain.translator import Translator
+from model.card import corpus_name
 from model.checkpoint import (
     MOST_BYTES,
     OLDER,
     RunError,
     drop_latest_state,
+    is_run,
     load_model,
     load_state,
     model_config,
@@ -55,6 +57,7 @@ from model.checkpoint import (
 )
 from model.command import (
     INTERRUPTED,
+    Expendable,
     Stop,
     check_device,
     parse,
@@ -181,6 +184,8 @@ class Arguments:
             raise ValueError(f"--seed {self.seed}: give a whole number from 0 up")
         if self.validations < 1:
             raise ValueError(f"--validations {self.validations}: give 1 or more")
+        if self.init is None:
+            self.shape.config(self.shape.vocabulary, self.shape.vocabulary)
         check_device(self.device)
         if self.precision == "bf16" and self.device.startswith("mps"):
             raise ValueError("--precision bf16: on mps give fp32")
@@ -230,14 +235,14 @@ class Training:
     material: Material
     state: TrainingState
     steps: int
-    bar: "tqdm[Any]" = field(init=False)
-    """Begins with the steps."""
-    began: float = BEGAN
+    began: float
     """When it would have begun, by `time.perf_counter`, had it not been interrupted."""
     best: dict[str, Any] = field(default_factory=dict)
     """Of the best validation so far: its step, its scores, and the weights."""
     made_of: dict[str, Any] = field(default_factory=dict)
     """What must be the same for the training to go on (see `_made_of`)."""
+    bar: "tqdm[Any]" = field(init=False)
+    """Begins with the steps."""
 
     @property
     def processes(self) -> Processes:
@@ -262,25 +267,35 @@ class Training:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    return run(lambda: _main(sys.argv[1:] if argv is None else list(argv)), "train.py")
+    if argv is None:
+        return run(lambda: _main(sys.argv[1:], BEGAN), "train.py")
+    began = time.perf_counter()
+    return run(lambda: _main(list(argv), began), "train.py")
 
 
-def _main(argv: list[str]) -> int:
+def _main(argv: list[str], began: float) -> int:
     arguments = parse_arguments(argv)
+    device = arguments.device
+    if arguments.resume is not None:
+        if sum(word.startswith("--") for word in argv) > 1:
+            raise ValueError("--resume takes no other flag: the run keeps its own")
+        config = read_config(arguments.resume)
+        device = _saved_arguments(config, arguments.resume).device
     tune_memory()
     with ExitStack() as held:
-        processes = held.enter_context(joined_processes())
+        output = Expendable(sys.stdout)
+        held.callback(output.flush)
+        held.enter_context(redirect_stdout(output))
+        processes = held.enter_context(joined_processes(device))
         if not processes.is_first:
             nowhere = held.enter_context(Path(os.devnull).open("w"))
             held.enter_context(redirect_stdout(nowhere))
         if arguments.resume is not None:
-            if sum(word.startswith("--") for word in argv) > 1:
-                raise ValueError("--resume takes no other flag: the run keeps its own")
             training = _go_on(arguments.resume, held, processes)
         elif is_restart() and _was_begun(arguments.out, argv):
             training = _go_on(arguments.out, held, processes)
         else:
-            training = _begin(arguments, argv, held, processes)
+            training = _begin(arguments, argv, began, held, processes)
         release_freed_memory()
         with _failed_writes_explained(training.folder):
             return _run(training)
@@ -328,7 +343,13 @@ def parse_arguments(argv: list[str]) -> Arguments:
     name = named.preset or ("tiny" if named.corpus == [STARTER] else "small")
     preset = PRESETS[name]
     default = Arguments(preset=name, shape=preset.shape, recipe=preset.recipe)
-    return parse(Arguments, argv, "train.py", default=default)
+    arguments = parse(Arguments, argv, "train.py", default=default)
+    if arguments.init is not None:
+        given = {word.split("=")[0].replace("_", "-") for word in argv}
+        for flag in (f"--{one.name}".replace("_", "-") for one in fields(Shape)):
+            if flag in given:
+                raise ValueError(f"--init keeps that run's shape: leave out {flag}")
+    return arguments
 
 
 def _first_look(argv: list[str]) -> Namespace:
@@ -353,11 +374,15 @@ def named_corpora(config: Mapping[str, Any]) -> list[str]:
 def _was_begun(folder: Path, argv: list[str]) -> bool:
     """Tell whether a run directory has a training of this command in it."""
     found = (folder / "config.json").is_file() and read_config(folder).get("argv")
-    return bool(found == argv and not (folder / "README.md").is_file())
+    return bool(found == argv)
 
 
 def _begin(
-    arguments: Arguments, argv: list[str], held: ExitStack, processes: Processes
+    arguments: Arguments,
+    argv: list[str],
+    began: float,
+    held: ExitStack,
+    processes: Processes,
 ) -> Training:
     """Prepare a new training up to its first step; `held` keeps its directory's lock.
 
@@ -376,10 +401,10 @@ def _begin(
     with processes.in_turn():  # what the first has prepared is there for the others
         material = _prepare(arguments, arguments.init)
     model = _new_model(arguments, material)
-    precision, steps = _plan(arguments, material, model, processes)
+    precision, steps = _plan(arguments, material, model, began, processes)
     torch.manual_seed(arguments.seed)
     state = TrainingState(model, arguments.recipe, precision, processes)
-    training = Training(arguments, material, state, steps)
+    training = Training(arguments, material, state, steps, began)
     if beside is not None:
         training.made_of = _made_of(arguments, material, model.config)
         _make_folder(training, argv, beside)
@@ -398,7 +423,7 @@ def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
         sync(path)
     training.arguments = replace(arguments, out=beside)
     _save(training)
-    put_in_place(beside, arguments.out.resolve())
+    put_in_place(beside, arguments.out.resolve(), arguments.overwrite)
     training.arguments = arguments
 
 
@@ -410,7 +435,7 @@ def _check_out(arguments: Arguments, held: ExitStack) -> None:
         return
     if not arguments.overwrite:
         raise RunError(f"{folder} is there already: give --overwrite or another --out")
-    if not (folder / "config.json").is_file():
+    if not is_run(folder):
         raise RunError(
             f"{folder} is no run directory: not overwritten; give another --out"
         )
@@ -446,7 +471,8 @@ def _go_on(folder: Path, held: ExitStack, processes: Processes) -> Training:
     if processes.is_first:
         held.callback(lock_run(folder).release)
     saved, is_previous = load_state(folder)
-    if (folder / "README.md").is_file():  # what a training writes last
+    # The card is what a training writes last; until then README.md may be the user's.
+    if saved["step"] == saved["steps"] and (folder / "README.md").is_file():
         raise ValueError(f"{folder} is finished: nothing is left to do")
     arguments = replace(_saved_arguments(config, folder), out=folder)
     _check_corpora(config, arguments)
@@ -460,8 +486,8 @@ def _go_on(folder: Path, held: ExitStack, processes: Processes) -> Training:
     model.to(arguments.device)
     state = TrainingState(model, arguments.recipe, precision, processes)
     state.load_state_dict(saved["state"])
-    training = Training(arguments, material, state, saved["steps"])
-    training.began = time.perf_counter() - saved["seconds"]
+    began = time.perf_counter() - saved["seconds"]
+    training = Training(arguments, material, state, saved["steps"], began)
     training.best, training.made_of = saved["best"], made_of
     if processes.is_first:
         _say_what_differs(config)
@@ -604,12 +630,17 @@ def _new_model(arguments: Arguments, material: Material) -> Transformer:
 
 
 def _plan(
-    arguments: Arguments, material: Material, model: Transformer, processes: Processes
+    arguments: Arguments,
+    material: Material,
+    model: Transformer,
+    began: float,
+    processes: Processes,
 ) -> tuple[Precision, int]:
-    """Choose the precision and the number of steps, by a trial where that is asked."""
-    candidates = hardware_precisions(arguments.device)
-    if arguments.precision != "auto":
-        candidates = [arguments.precision]
+    """Choose the precision and the number of steps, by a trial where that is asked.
+
+    Raises `ValueError` where no time is left for a step.
+    """
+    candidates = _precisions(arguments, processes)
     minutes = arguments.minutes
     if arguments.steps is None and arguments.epochs is None and minutes is None:
         preset = PRESETS[arguments.preset]
@@ -632,10 +663,24 @@ def _plan(
         share, seconds_besides = RESERVED
         whole = minutes * 60
         reserved = min(share * whole + seconds_besides, MOST_RESERVED * whole)
-        left = whole - reserved - (time.perf_counter() - BEGAN)
-        steps = max(1, int(processes.from_first(left) / seconds[precision]))
+        left = whole - reserved - (time.perf_counter() - began)
+        steps = int(processes.from_first(left) / seconds[precision])
+        if steps < 1:
+            raise ValueError(
+                f"after preparing, no step fits into {minutes:g} minutes: start again "
+                "(most of what was prepared is kept), or give --minutes more"
+            )
     print(f"{steps:,} steps in {precision}")
     return precision, steps
+
+
+def _precisions(arguments: Arguments, processes: Processes) -> list[Precision]:
+    """Return what to choose from: what was asked for, or all can compute in."""
+    if arguments.precision != "auto":
+        return [arguments.precision]
+    here = hardware_precisions(arguments.device)
+    everywhere = processes.total("bf16" in here) == processes.count
+    return here if everywhere else ["fp32"]
 
 
 def _trial(
@@ -895,11 +940,12 @@ def _write_card(training: Training) -> None:
     best, model = training.best, training.state.model
     parameters = sum(parameter.numel() for parameter in model.parameters())
     source, target = training.languages
+    corpora = ", ".join(map(corpus_name, training.arguments.corpus))
     text = f"""# {training.folder.name}
 
 A Transformer that translates {source} to {target}, trained with tiny-enja.
 
-- Data: {", ".join(training.arguments.corpus)}; {len(training.material.pairs):,} pairs
+- Data: {corpora}; {len(training.material.pairs):,} pairs
   after cleaning. Their licence is that of the corpora.
 - Size: {parameters:,} parameters; vocabularies of {model.config.source_vocabulary:,}
   and {model.config.target_vocabulary:,} tokens.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # slow to import, torch above all, and not all translations n
 
 CHUNK = 512
 """Lines that are read, translated and written together, at most."""
+MOST_HYPOTHESES = 1_000
 FEWEST_TO_AGREE = 3
 """Of two hypotheses neither has another to agree with."""
 
@@ -96,6 +97,8 @@ class Arguments:
     def __post_init__(self) -> None:
         if self.beam < 1:
             raise ValueError(f"--beam {self.beam}: give a whole number from 1 up")
+        if self.beam > MOST_HYPOTHESES:
+            raise ValueError(f"--beam {self.beam}: give {MOST_HYPOTHESES:,} at most")
         if not 1 <= self.n_best <= self.beam:
             raise ValueError(
                 f"--n-best {self.n_best} needs a beam at least as wide: add --beam "
@@ -108,8 +111,8 @@ class Arguments:
             raise ValueError("give sentences, --input or --evaluate: one of them")
         if self.target is not None and len(self.texts) != 1:
             raise ValueError("--target goes with exactly one sentence, in quotes")
-        if self.target is not None and self.consensus:
-            raise ValueError("--target has no other hypotheses: leave out --consensus")
+        if self.target is not None and self.beam > 1:
+            raise ValueError("--target has no other hypotheses: leave out --beam")
         self._check_files()
         suffixes = {path.suffix for path in self.attention}
         if self.values and not suffixes & {".json", ".jsonl"}:

@@ -9,6 +9,7 @@ from data.text import read_file, words_of
 from data.tokenizer import Tokenizer
 from explain.glossary import Glossary, read_glossary
 from model.checkpoint import RunError, load_model, read_config, sha256
+from model.command import check_device
 from model.consensus import expected_chrf
 from model.engine import Engine, Hypothesis, Precision
 from model.hub import local_folder
@@ -266,6 +267,7 @@ def _load_engine(
         raise RunError(f"{folder} is an export: add --engine ctranslate2")
     from model.search import TorchEngine
 
+    check_device(device)
     return TorchEngine.of(load_model(folder, device), precision)
 
 

@@ -26,11 +26,38 @@ def model_card(
         )
     text, corpora = path.read_text("utf-8"), config["corpora"]
     for corpus in sorted(corpora, key=len, reverse=True):
-        text = text.replace(corpus, Path(corpus).name)
+        text = text.replace(corpus, corpus_name(corpus))
     about, _, command = text.partition("\n")[2].rpartition("\n    python translate.py ")
     use = _USE.format(name=name, sentence=command.partition('"')[2].rpartition('"')[0])
     head = _front_matter(run, config, name, licence)
     return f"---\n{head}---\n\n# {name}\n{about}\n{use}"
+
+
+def corpus_name(corpus: str) -> str:
+    """Return what a corpus is called elsewhere: without the folders of this machine.
+
+    A data set of the Hub keeps its address, which says whose work it is.
+    """
+    if corpus.startswith("hub:"):
+        return corpus
+    return ",".join(Path(part).name for part in corpus.split(","))
+
+
+def public(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what config.json says without the command and the paths of this machine.
+
+    Of files of one name all but the first get a number.
+    """
+    shared = {key: config[key] for key in config if key not in {"command", "argv"}}
+    corpora: dict[str, str] = {}
+    for path, digest in config["corpora"].items():
+        name = first = corpus_name(path)
+        number = 1
+        while name in corpora:
+            number += 1
+            name = f"{first} ({number})"
+        corpora[name] = digest
+    return shared | {"corpora": corpora}
 
 
 _USE = """To translate with it, from a checkout of tiny-enja:

@@ -109,10 +109,27 @@ def save_config(run: Path, model: ModelConfig, about: Mapping[str, Any]) -> None
     write_config(run, config)
 
 
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder is a run directory, whole or damaged, of any version."""
+    try:
+        config = json.loads((folder / _CONFIG).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and {"format", "model"} <= config.keys()
+
+
 def write_config(run: Path, config: Mapping[str, Any]) -> None:
-    """Write config.json, with its own hash."""
+    """Write config.json, with its own hash.
+
+    Raises `RunError` where it would be larger than what is read.
+    """
     config = {**config, "sha256": _digest(config)}
     text = json.dumps(config, ensure_ascii=False, indent=2) + "\n"
+    if len(text.encode()) > _MOST_CONFIG:
+        raise RunError(
+            f"{run / _CONFIG} would be larger than {_MOST_CONFIG:,} bytes: join the "
+            "files of the corpus into fewer"
+        )
     write_atomically(run / _CONFIG, lambda to: to.write_text(text, "utf-8"))
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
-from typing import TypeVar
+from typing import Any, TextIO, TypeVar
 
 import tyro
 
@@ -81,6 +81,11 @@ def run(main: Callable[[], int | None], program: str) -> int:
     _open_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    with contextlib.redirect_stderr(Expendable(sys.stderr)):
+        return _run(main, program)
+
+
+def _run(main: Callable[[], int | None], program: str) -> int:
     try:
         code = main() or 0
         sys.stdout.flush()
@@ -121,7 +126,9 @@ def stop_request() -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.asked = True
 
-    before = {number: signal.signal(number, ask) for number in STOP_SIGNALS}
+    # What the caller ignores (a job that a script started with &) stays ignored.
+    heard = [n for n in STOP_SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield stop
     finally:
@@ -140,6 +147,41 @@ def _say(message: str) -> None:
     """Print on stderr, if anything can be printed there."""
     with contextlib.suppress(OSError):
         print(message, file=sys.stderr)
+
+
+class Expendable(io.TextIOBase):
+    """A stream whose reader may leave: what is written after that goes nowhere.
+
+    A training has more to lose than its bar, and a translation than its warnings.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        with self._reader_may_leave():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._reader_may_leave():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _reader_may_leave(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 class _Closed(io.StringIO):

@@ -85,16 +85,25 @@ ALONE = Processes()
 
 
 @contextmanager
-def joined_processes() -> Iterator[Processes]:
-    """Join the processes that `torchrun` started; without it, give `ALONE`."""
+def joined_processes(device: str = "cpu") -> Iterator[Processes]:
+    """Join the processes that `torchrun` started; without it, give `ALONE`.
+
+    On `cuda` each has a GPU of its own. Raises `ValueError` where it has none.
+    """
     # Some clusters set WORLD_SIZE for a process that torchrun did not start.
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
     # Gloo carries what is on the CPU, NCCL the gradients on GPUs.
     backend = "gloo"
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    if device.startswith("cuda"):
+        number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if number >= gpus:
+            raise ValueError(
+                f"no GPU for process {number + 1} of this machine: give torchrun "
+                f"--nproc-per-node {gpus}, or train.py --device cpu"
+            )
+        torch.cuda.set_device(number)
         backend = "cpu:gloo,cuda:nccl"
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with lost_process():

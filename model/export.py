@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from model.card import model_card
+from model.card import model_card, public
 from model.checkpoint import RunError, load_model, read_config, sha256, write_config
 from model.command import parse, run
 from model.serving import EXPORTED, check_ctranslate2
@@ -38,7 +38,8 @@ def export_ctranslate2(
     The weights are those of the run, unchanged (`float32`), or its matrices as 8-bit
     integers with a scale for each row (`int8`), about a quarter of the size. Raises
     `RunError` where there is no run or it is damaged, `FileExistsError` where out is
-    there already, and `ValueError` where CTranslate2 is missing.
+    there already, and `ValueError` where CTranslate2 is missing. Paths of this machine
+    stay here.
     """
     check_ctranslate2()
     config = read_config(folder)
@@ -51,7 +52,7 @@ def export_ctranslate2(
         theirs = json.loads((inside / "config.json").read_text("utf-8"))
         made = {name: sha256(inside / name) for name in EXPORTED}
         ours = {"quantization": quantization, "exported": made}
-        write_config(inside, config | ours | theirs)
+        write_config(inside, public(config) | ours | theirs)
 
 
 def export_hub_folder(folder: Path, out: Path, licence: str | None = None) -> None:
@@ -69,10 +70,7 @@ def export_hub_folder(folder: Path, out: Path, licence: str | None = None) -> No
         shutil.copyfile(folder / SHARED, inside / SHARED)
         _copy(folder, inside, config["files"])
         (inside / "README.md").write_text(card, "utf-8")
-        private = ("command", "argv")
-        shared = {key: value for key, value in config.items() if key not in private}
-        corpora = {Path(path).name: sha for path, sha in config["corpora"].items()}
-        write_config(inside, shared | {"corpora": corpora})
+        write_config(inside, public(config))
 
 
 @contextmanager

@@ -69,9 +69,14 @@ def _left_beside(folder: Path) -> Iterator[tuple[Path, FileLock]]:
         yield left, lock
 
 
-def put_in_place(beside: Path, folder: Path) -> None:
-    """Give a new run directory its name; the run that had it goes, if there is one."""
+def put_in_place(beside: Path, folder: Path, overwrite: bool) -> None:
+    """Give a new run directory its name; to overwrite, the run that had it goes.
+
+    Raises `RunError` where something has taken the name and may not be overwritten.
+    """
     old = beside.with_suffix(".old.tmp")
+    if folder.exists() and not overwrite:
+        raise RunError(f"{folder} is there by now: give --overwrite or another --out")
     if folder.exists():
         folder.rename(old)
     beside.rename(folder)

@@ -1,5 +1,6 @@
-"""Models that people share on the Hugging Face Hub; nothing else fetches anything."""
+"""Models that people share on the Hugging Face Hub (for corpora see `data.corpus`)."""
 
+import errno
 import re
 from pathlib import Path
 
@@ -12,6 +13,8 @@ FILES = (
 """What is fetched of a model; a repository may hold anything else besides."""
 PATIENCE = 10.0
 """Seconds that the Hub has to answer in."""
+_NONE = "the Hub has no model {} that you may read: check its name"
+_OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 def local_folder(name: str | Path) -> Path:
@@ -34,21 +37,24 @@ def _fetched(repository: str) -> Path:
 
     # That of the HTTP client, which is another one from version to version.
     failures = (errors.HTTPError, OSError)  # type: ignore[attr-defined]
+    forbidden = (errors.RepositoryNotFoundError, errors.HFValidationError)
     offline = None
     try:
         # Of the calls only this one can be told how long to wait.
         HfApi().model_info(repository, timeout=PATIENCE)
-    except (errors.RepositoryNotFoundError, errors.HFValidationError):
-        raise ValueError(
-            f"the Hub has no model {repository} that you may read: check its name"
-        ) from None
+    except forbidden:
+        raise ValueError(_NONE.format(repository)) from None
     except failures as error:
         offline = error
     try:
         folder = snapshot_download(
             repository, allow_patterns=list(FILES), local_files_only=offline is not None
         )
+    except forbidden:  # it has one, which is not for everybody
+        raise ValueError(_NONE.format(repository)) from None
     except failures as error:
+        if getattr(error, "errno", None) in _OF_THIS_MACHINE:
+            raise
         raise ValueError(
             f"{PREFIX}{repository} is not on this machine, and the Hub cannot be "
             f"reached ({type(offline or error).__name__}): go online, or name a folder"

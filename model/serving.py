@@ -92,6 +92,11 @@ class CTranslate2Engine:
             raise RunError(
                 f"CTranslate2 cannot load {folder} ({error}): export the run again"
             ) from None
+        if [len(source), len(target)] != [
+            config.source_vocabulary,
+            config.target_vocabulary,
+        ]:
+            raise RunError(f"{folder} has other vocabularies: export the run again")
         return cls(translator, config, source, target)
 
     def translate(

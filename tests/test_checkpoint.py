@@ -56,6 +56,21 @@ def test_what_a_run_directory_holds(tiny_run: Path) -> None:
         assert sha256(Path(path)) == digest
 
 
+def test_a_config_that_could_not_be_read_is_not_written(run: Path) -> None:
+    before = (run / "config.json").read_bytes()
+    config = json.loads(before) | {
+        "corpora": {f"{n}.tsv": "0" * 64 for n in range(15_000)}
+    }
+    with pytest.raises(RunError, match="join the files of the corpus into fewer"):
+        checkpoint.write_config(run, config)
+    assert (run / "config.json").read_bytes() == before
+
+
+def test_a_device_that_is_not_there(tiny_run: Path) -> None:
+    with pytest.raises(ValueError, match="--device cuda:99 is not usable here"):
+        Translator.load(tiny_run, device="cuda:99")
+
+
 def test_the_weights_file(tiny_run: Path) -> None:
     content = (tiny_run / "model.safetensors").read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])

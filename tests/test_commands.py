@@ -144,9 +144,9 @@ def test_broken_corpora(
         (["--warmup", "-1"], "warmup and weight_decay cannot be negative"),
         (["--dropout", "1"], "dropout is 1.0: give a number from 0"),
         (["--vocabulary", "9"], "vocabulary of 9 is too small"),
-        (["--max-length", "0"], "--max-length"),
-        (["--init", "nowhere"], "no model in nowhere"),
+        (["--max-length", "0"], "max_length is 0: give a whole number from 1"),
         (["--resume", "nowhere"], "--resume takes no other flag"),
+        (["--init", "nowhere"], "--init keeps that run's shape: leave out --width"),
     ],
 )
 def test_flags_that_make_no_training(
@@ -154,6 +154,24 @@ def test_flags_that_make_no_training(
 ) -> None:
     argv = ["--corpus", tiny_corpus, *SHORT, "--out", tmp_path / "out", *flags]
     assert message in _refused(train.main, argv, capsys, tmp_path)
+
+
+def test_a_shape_is_refused_before_anything_is_read(capsys: Said) -> None:
+    assert train.main(["--corpus", "none.tsv", "--heads", "5"]) == 2
+    assert "heads is 5, which does not divide" in capsys.readouterr().err
+
+
+def test_a_run_to_start_from_that_is_none(capsys: Said) -> None:
+    assert train.main(["--init", "nowhere", "--out", "none"]) == 2
+    assert "no model in nowhere" in capsys.readouterr().err
+
+
+def test_no_time_for_a_step(tiny_corpus: Path, tmp_path: Path, capsys: Said) -> None:
+    argv = ["--corpus", str(tiny_corpus), *SMALL, "--minutes=0.0001"]
+    assert train.main([*argv, "--out", str(tmp_path / "out")]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("train.py: after preparing, no step fits into 0.0001 min")
+    assert not list(tmp_path.glob("*out*"))
 
 
 @pytest.mark.parametrize("length", ["--epochs=inf", "--minutes=nan", "--epochs=0"])
@@ -173,7 +191,7 @@ def test_an_existing_folder_is_kept(
     assert "is there already: give --overwrite or another --out" in line
     other = tmp_path / "thesis"
     other.mkdir()
-    _write(other, "chapter.txt", "years of work")
+    _write(other, "config.json", '{"model_type": "years of work"}')
     argv = ["--corpus", tiny_corpus, *SHORT, "--out", other, "--overwrite"]
     assert "is no run directory" in _refused(train.main, argv, capsys, tmp_path)
     # A failure before the first step leaves the old run whole.
@@ -324,7 +342,7 @@ def test_epochs_are_counted_in_batches(tiny_corpus: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "flags",
-    [["--minutes=0.0001", "--precision=auto"], ["--precision=bf16", "--steps=3"],
+    [["--minutes=0.15", "--precision=auto"], ["--precision=bf16", "--steps=3"],
      ["--steps=3", "--warmup=0"], ["--steps=3", "--optimizer=muon"]],
 )  # fmt: skip
 def test_other_ways_to_train(
@@ -638,6 +656,8 @@ def test_a_model_that_finds_no_end(
     [
         (["--beam", "0", "x"], "--beam 0: give a whole number from 1 up"),
         (["--beam", "many", "x"], "--beam"),
+        (["--beam", "1001", "x"], "--beam 1001: give 1,000 at most"),
+        (["--beam", "2", "--target", "x", "y"], "no other hypotheses: leave out --b"),
         (["--n-best", "3", "x"], "--n-best 3 needs a beam at least as wide: add"),
         (["--n-best", "0", "x"], "--n-best 0"),
         (["--length-penalty", "nan", "x"], "--length-penalty nan: give a number"),

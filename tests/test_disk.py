@@ -238,6 +238,23 @@ def test_two_that_begin_at_once(corpus: Path, tmp_path: Path, capsys: Said) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_what_took_the_name_meanwhile_stays(
+    corpus: Path, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, save = tmp_path / "run", train._save
+
+    def late(training: train.Training) -> None:
+        run.mkdir()
+        (run / "precious").touch()
+        save(training)
+
+    monkeypatch.setattr("train._save", late)
+    assert train.main(_argv(corpus, run)) == 2
+    assert "run is there by now: give --overwrite or another" in _last_line(capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in run.iterdir()] == ["precious"]
+
+
 def test_a_run_is_back_whose_successor_died_when_it_took_its_name(
     corpus: Path, tmp_path: Path, capsys: Said
 ) -> None:
@@ -245,10 +262,11 @@ def test_a_run_is_back_whose_successor_died_when_it_took_its_name(
     of_another = tmp_path / ".run.v2.1.tmp"
     for folder in (old, new, of_another):
         folder.mkdir()
-    (old / "config.json").write_text("{}")
+    config = '{"format": 2, "model": {}}'
+    (old / "config.json").write_text(config)
     assert train.main(_argv(corpus, tmp_path / "run")) == 2
     assert "run is there already: give --overwrite" in _last_line(capsys)
-    assert (tmp_path / "run" / "config.json").read_text() == "{}"
+    assert (tmp_path / "run" / "config.json").read_text() == config
     assert train.main([*_argv(corpus, tmp_path / "run"), "--overwrite"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"run", of_another.name}
     assert (tmp_path / "run" / "README.md").is_file()

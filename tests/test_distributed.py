@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from model.distributed import joined_processes
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -44,3 +46,15 @@ def test_many_processes_and_pieces_learn_as_one(
         assert difference < 1e-5, name
     assert found["losses"] == pytest.approx(alone["losses"], abs=1e-4)
     assert alone["losses"][-2] < alone["losses"][0]
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_process_without_a_gpu(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    with (
+        pytest.raises(ValueError, match=f"--nproc-per-node {gpus}, or train.py"),
+        joined_processes("cuda"),
+    ):
+        pass

@@ -111,6 +111,7 @@ def test_a_run_has_every_record(whole: Path) -> None:
 
 
 def test_stopped_and_resumed_equals_uninterrupted(stopped: Path, whole: Path) -> None:
+    (stopped / "README.md").write_text("Notes of the user's own.\n", "utf-8")
     assert _metrics(stopped)[-1]["step"] == 60
     assert load_state(stopped)[0]["step"] == 60
     assert _metrics(stopped) == _metrics(whole)[: len(_metrics(stopped))]

@@ -1,6 +1,7 @@
 """translate.py --engine ctranslate2: as the other engine, or one clear line."""
 
 import io
+import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import pairs, write_tsv
+from sealing import change_config
 
 import translate
 from explain.translator import Translator
@@ -124,6 +126,20 @@ def test_what_the_engine_refuses(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("translate.py: ") and message in line
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_vocabularies_of_another_size(
+    exported: Path, tmp_path: Path, capsys: Said
+) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "export"))
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    shape = config["model"] | {"source_vocabulary": 300}
+    change_config(folder, model=shape)
+    assert (
+        translate.main(["--engine", "ctranslate2", "--model", str(folder), BIRD]) == 2
+    )
+    [line] = capsys.readouterr().err.splitlines()
+    assert "vocabularies" in line and "export the run again" in line
 
 
 def test_without_ctranslate2(

@@ -1,5 +1,6 @@
 """Models as folders for the Hugging Face Hub: written, read, and fetched if asked."""
 
+import errno
 import hashlib
 import json
 import os
@@ -55,6 +56,44 @@ def test_what_is_shared_and_what_is_not(tiny_run: Path, shared: Path) -> None:
     assert config["corpora"] == {"tiny.tsv": digest} and corpus.startswith("/")
     for name in ("config.json", "README.md"):
         assert str(Path(corpus).parent) not in (shared / name).read_text("utf-8")
+
+
+def test_corpora_of_one_name_and_of_a_hub(tiny_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    corpora = {"/ann/a/x.tsv": "1", "/ann/b/x.tsv": "2", "hub:ann/pairs/en-ja": "3"}
+    change_config(run, corpora=corpora)
+    card = (run / "README.md").read_text("utf-8")
+    assert "- Data: tiny.tsv; " in card and str(tmp_path) not in card.split("\n    ")[0]
+    export_hub_folder(run, tmp_path / "shared")
+    config = json.loads((tmp_path / "shared/config.json").read_text("utf-8"))
+    named = {"x.tsv": "1", "x.tsv (2)": "2", "hub:ann/pairs/en-ja": "3"}
+    assert config["corpora"] == named
+
+
+def test_an_export_for_ctranslate2_keeps_paths_to_itself(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("ctranslate2")
+    export.export_ctranslate2(tiny_run, tmp_path / "out")
+    text = (tmp_path / "out" / "config.json").read_text("utf-8")
+    theirs = json.loads((tiny_run / "config.json").read_text("utf-8"))
+    [corpus] = theirs["corpora"]
+    assert str(Path(corpus).parent) not in text
+    assert not {"command", "argv"} & json.loads(text).keys()
+
+
+def test_a_full_disk_is_not_the_hubs_fault(
+    tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "blobs/1")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: None)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", full)
+    assert translate.main(["--model", "hub:ann/tiny-birds", BIRD]) == 2
+    assert capsys.readouterr().err == (
+        "translate.py: blobs/1: No space left on device: make room on that disk\n"
+    )
 
 
 def test_the_card(tiny_run: Path, shared: Path) -> None:

@@ -1,13 +1,17 @@
 """Standard streams that are closed, full, slow, or have no reader any more."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import SMALL
 
 import translate
+from model.command import stop_request
 
 ROOT = Path(__file__).parent.parent
 COMMAND = (
@@ -56,6 +60,51 @@ def test_streams_that_take_nothing(
     assert int(last) == code
     assert b"".join(said) == out
     assert done.stderr.rstrip(b"\n") == err.rstrip(b"\n")
+
+
+@pytest.fixture
+def shell_of_a_reader_that_leaves(tmp_path: Path) -> Callable[[str], int]:
+    """Run a command whose outputs nobody reads any more; return its exit code."""
+
+    def run(line: str) -> int:
+        left = _shell(f'exec 3>&1; (sleep 0.2; "$PYTHON" {line}; echo $? >&3) | true')
+        return int(left.stdout)
+
+    return run
+
+
+def test_a_training_outlives_its_reader(
+    shell_of_a_reader_that_leaves: Callable[[str], int],
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    flags = f"--corpus {tiny_corpus} {' '.join(SMALL)} --steps=20 --out {tmp_path}/run"
+    line = f"-u train.py {flags} 2>&1"
+    assert shell_of_a_reader_that_leaves(line) == 0
+    assert (tmp_path / "run" / "README.md").is_file()
+
+
+def test_a_file_is_written_though_nobody_reads_the_warnings(
+    shell_of_a_reader_that_leaves: Callable[[str], int], tiny_run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in.txt").write_text("A zebra sings.\nA gnu sings.\n", "utf-8")
+    files = f"--input {tmp_path}/in.txt --output {tmp_path}/out.txt"
+    line = f"translate.py --model {tiny_run} {files} 2>&1"
+    assert shell_of_a_reader_that_leaves(line) == 0
+    assert len((tmp_path / "out.txt").read_text("utf-8").splitlines()) == 2
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
+    """As SIGINT is for a job that a script started in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stop_request() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert not stop.asked
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_no_standard_input(
