@@ -22,7 +22,7 @@ from datasets import Dataset, Features, List, Value
 
 import data.starter
 from data import corpus
-from data.batching import EncodedPairs, Ragged, encode_pairs
+from data.batching import EncodedPairs, Ragged, encode_pairs, write_array
 from data.cache import fingerprint, kept
 from data.cleaning import (
     EXAMINED,
@@ -352,7 +352,7 @@ def _encode(
         EncodedPairs(
             *(Ragged.of(s.flat, s.starts[rows], s.lengths[rows]) for s in sides)
         ).write(folder / "ids")
-        np.save(folder / "rows.npy", rows)
+        write_array(folder / "rows.npy", [rows], rows.dtype, len(rows))
         text = json.dumps(_words(pairs.select(rows), scratch / "words.arrow"))
         (folder / "words.json").write_text(text, "utf-8")
 
