@@ -1,19 +1,24 @@
 """The starter corpus: the same everywhere, complete, aligned, and fair to its tests."""
 
 import hashlib
+import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from data.command import run
 from data.starter.compose import (
     Pair,
     StarterCorpus,
     compose,
     key,
+    main,
     make_guide,
     read_sentences,
     vary,
@@ -237,6 +242,35 @@ def tables(tmp_path: Path) -> Path:
             "names no slot",
         ),
         ("patterns.tsv", "new\t1\twhom=name\t{whom} .\t{whom} 。", "unknown slot"),
+        *(
+            (
+                "patterns.tsv",
+                f"new\t1\t{slots}\t{english} .\t{japanese} 。",
+                "unknown form",
+            )
+            for slots, english, japanese in (
+                ("do=habit", "Please {do:pas}", "{do:て} ください"),
+                ("do=habit", "Please {do}", "{do:て} ください"),
+                ("do=habit", "Please {do:base}", "{do:ますた}"),
+                ("do=habit", "Please {do:base}", "{do}"),
+                ("who=name", "{who:bee} here", "{who:は} います"),
+                ("who=name", "{who:like|} here", "{who:は} います"),
+                ("who=name", "{who} runs", "{who:わ} 走ります"),
+                ("thing=food", "{thing:foo} is here", "{thing} です"),
+                ("thing=food:counted", "{thing:howmany} is here", "{thing} です"),
+                ("thing=food adj", "{thing} is {adj:ser}", "{thing} は {adj:です}"),
+                ("thing=food adj", "{thing} is {adj}", "{thing} は {adj:一番だ}"),
+                ("place=public", "Go {place:into}", "{place} へ"),
+                ("place=public", "Go {place:to}", "{place:to} へ"),
+                ("sky", "It is {sky:past}", "{sky} です"),
+                ("sky", "It is {sky}", "{sky:past} です"),
+            )
+        ),
+        (
+            "patterns.tsv",
+            "new\t1\tthing=food\t{thing} .\t{thing:howmany} 。",
+            "counter",
+        ),
         ("patterns.tsv", "new\tmany\twho=name\t{who} .\t{who:は} 。", "weight"),
         ("people.tsv", "Mei\tMei\tMei's\tshe\ther\t4\tメイ\tメイ\t-\tname", "person"),
         ("sentences_extra.tsv", "Hello there.", "1 columns"),
@@ -254,6 +288,41 @@ def test_a_broken_row_is_refused(
     with pytest.raises(ValueError, match=message) as error:
         compose(1, 100, tables)
     assert f"{file}:{line}:" in str(error.value)
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("[!s]*.tsv")))
+def test_a_renamed_column_is_refused(tables: Path, file: str) -> None:
+    path = tables / file
+    lines = path.read_text(encoding="utf-8").split("\n")
+    at = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    [first, *others] = lines[at].split("\t")
+    lines[at] = "\t".join([f"{first}s", *others])
+    path.write_text("\n".join(lines), encoding="utf-8")
+    said = rf"{re.escape(file)}:{at + 1}: no column is called {first}; name all of"
+    with pytest.raises(ValueError, match=said):
+        compose(1, 100, tables)
+
+
+def test_the_command_fails_in_one_line(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tables / "sentences_extra.tsv").write_text("Hello there.\n", encoding="utf-8")
+    assert run(lambda: compose(1, 100, tables), "compose") == 2
+    assert run(lambda: main(["--guide", str(tmp_path / "no/dir.md")]), "compose") == 2
+    assert run(tmp_path.read_bytes, "compose") == 2
+    broken, nowhere, folder = capsys.readouterr().err.splitlines()
+    assert "sentences_extra.tsv:1: 1 columns; write English" in broken
+    assert nowhere.endswith(f"there is no folder {tmp_path}/no; make it first")
+    assert folder == f"compose: {tmp_path}: Is a directory"
+
+
+def test_a_reader_that_has_enough_ends_the_command() -> None:
+    line = [sys.executable, "-m", "data.starter.compose", "--sample", "300"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, cwd=ROOT)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_bytes_that_are_not_utf8_are_refused(tables: Path) -> None:

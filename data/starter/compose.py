@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.command import run
 from data.starter.glossary import GlossaryEntry, guide, make_glossary
 from data.starter.grammar import Atom, Pattern, Sentence, read_patterns
 from data.starter.lexicon import HERE, Lexicon, read_lexicon, read_lines
@@ -506,6 +507,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--words", action="store_true", help="show words and links")
     parser.add_argument("--guide", type=Path, help="file to write the guide to")
     given = parser.parse_args(arguments)
+    if given.guide and not given.guide.parent.is_dir():
+        folder = given.guide.parent
+        raise ValueError(f"{given.guide}: there is no folder {folder}; make it first")
     if given.guide:
         given.guide.write_bytes(make_guide(compose()).encode())
     if given.sample:
@@ -518,5 +522,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    main()
+    sys.exit(run(main, "data.starter.compose"))
