@@ -30,13 +30,16 @@ def source_labels(trace: AttentionTrace) -> tuple[str, ...]:
     The mark of a space is dropped; a piece that goes on a word begins with a hyphen.
     """
     return tuple(
-        printable(token[1:].replace(_SPACE, "␣") or "␣")
-        if token.startswith(_SPACE)
-        else f"-{token}"
-        if index and token[0].isalnum()
-        else printable(token.replace(_SPACE, "␣"))
+        _source_label(token, begins=not index)
         for index, token in enumerate(_characters(trace.source.tokens))
     )
+
+
+def _source_label(token: str, begins: bool) -> str:
+    text = printable(token.removeprefix(_SPACE).replace(_SPACE, "␣"))
+    if token.startswith(_SPACE):
+        return text or "␣"
+    return text if begins or not token[:1].isalnum() else f"-{text}"
 
 
 def target_labels(tokens: Sequence[str]) -> tuple[str, ...]:
@@ -81,7 +84,7 @@ def entries(tokens: Sequence[str], glossary: Glossary) -> tuple[Entry | None, ..
     """Return what a glossary adds to each target token, None where it adds nothing.
 
     A word of several tokens stands at its last, which completes it. A reading that is
-    the word itself is left out.
+    the word itself is left out, and a terminal may be given what is returned.
     """
     texts = list(tokens)
     with contextlib.suppress(SegmenterMissing):
@@ -92,9 +95,12 @@ def entries(tokens: Sequence[str], glossary: Glossary) -> tuple[Entry | None, ..
 
 
 def _added(word: str, entry: Entry | None) -> Entry | None:
-    if entry is None or entry.reading != word:
-        return entry
-    return Entry("", entry.meaning) if entry.meaning else None
+    if entry is None:
+        return None
+    reading = "" if entry.reading == word else entry.reading
+    if not reading and not entry.meaning:
+        return None
+    return Entry(printable(reading), printable(entry.meaning))
 
 
 def find_row(tokens: Sequence[str], labels: Sequence[str], word: str) -> int | None:

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from small_model import ENGLISH, GLOSSARY, JAPANESE, renamed, trace
 
-from explain.glossary import Glossary
+from explain.glossary import Entry, Glossary
 from explain.terminal import show
 from explain.trace import AttentionTrace
 from explain.views import entries, source_labels, target_labels
@@ -149,6 +149,21 @@ def test_tokens_that_look_like_markup_or_commands_are_shown_literally() -> None:
     text = printed(renamed(trace(), tokens), {}, kinds=["cross"], layer=1, head=1)
     for shown in ("reads [bold]", "reads U+001B[31m", "reads &", "reads <b>x</b>",
                   "reads {}", "reads U+2028", "reads $x$"):  # fmt: skip
+        assert shown in text
+
+
+def test_no_escape_of_a_strangers_run_reaches_the_terminal() -> None:
+    found = trace()
+    tokens = ("▁learn", "ing\x1b[31m", "\x1b[2J", "", "</s>")
+    found = replace(found, source=replace(found.source, tokens=tokens))
+    assert source_labels(found) == (
+        "learn", "-ingU+001B[31m", "U+001B[2J", "", "</s>",
+    )  # fmt: skip
+    glossary = {"私は": Entry("わ\x1b[31mたしは", "I\x9b2J"), "が": Entry("が", "\x07")}
+    kinds = ["encoder_self", "decoder_self", "cross"]
+    text = printed(found, glossary) + printed(found, glossary, kinds=kinds)
+    assert all(line.isprintable() for line in text.split("\n"))
+    for shown in ("わU+001B[31mたしは IU+009B2J", "U+0007", "-ingU+001B"):
         assert shown in text
 
 
