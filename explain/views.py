@@ -83,20 +83,23 @@ def column_labels(trace: AttentionTrace, kind: Kind) -> tuple[str, ...]:
 def entries(tokens: Sequence[str], glossary: Glossary) -> tuple[Entry | None, ...]:
     """Return what a glossary adds to each target token, None where it adds nothing.
 
-    A word of several tokens stands at its last, which completes it. A reading that is
-    the word itself is left out, and a terminal may be given what is returned.
+    A word of several tokens stands at its last, which completes it. Where nothing here
+    can tell words apart, each token is taken for one. A reading that is the word itself
+    is left out. A terminal may be given what is returned.
     """
-    texts = list(tokens)
+    words = dict(enumerate(tokens))
     with contextlib.suppress(SegmenterMissing):
-        for word in target_words(tokens, glossary) if glossary else ():
-            if word.text in glossary and word.parts:
-                texts[word.parts[-1][0]] = word.text
-    return tuple(map(_added, texts, [glossary.get(text) for text in texts]))
+        found = target_words(tokens, glossary) if glossary else ()
+        words = {
+            w.parts[-1][0]: w.text for w in found if w.parts and w.text in glossary
+        }
+    return tuple(_added(words.get(i), glossary) for i in range(len(tokens)))
 
 
-def _added(word: str, entry: Entry | None) -> Entry | None:
-    if entry is None:
+def _added(word: str | None, glossary: Glossary) -> Entry | None:
+    if word is None or word not in glossary:
         return None
+    entry = glossary[word]
     reading = "" if entry.reading == word else entry.reading
     if not reading and not entry.meaning:
         return None

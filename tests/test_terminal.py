@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from rich.cells import cell_len
@@ -15,6 +15,7 @@ from explain.glossary import Entry, Glossary
 from explain.terminal import show
 from explain.trace import AttentionTrace
 from explain.views import entries, source_labels, target_labels
+from explain.words import SegmenterMissing
 
 
 def printed(
@@ -93,6 +94,25 @@ def test_a_word_of_several_tokens_is_explained_where_it_ends() -> None:
     assert [entry and entry.reading for entry in found] == [
         None, None, "わたしは", None, "だいすき",
     ]  # fmt: skip
+
+
+def test_a_piece_of_a_longer_word_is_no_word() -> None:
+    school = {"が": Entry("が", "(subject)"), "がっこう": Entry("がっこう", "school")}
+    assert entries(("が", "っこう", "が"), school) == (
+        None, Entry("", "school"), Entry("", "(subject)"),
+    )  # fmt: skip
+    assert entries(("が", "っこう"), {}) == (None, None)
+
+
+def test_without_a_segmenter_tokens_are_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: object) -> NoReturn:
+        raise SegmenterMissing
+
+    monkeypatch.setattr("explain.views.target_words", missing)
+    found = entries(("私は", "学校"), GLOSSARY)
+    assert found == (Entry("わたしは", "I (topic)"), None)
 
 
 @pytest.mark.parametrize("colour", [False, True])
