@@ -68,6 +68,14 @@ def corpus_hashes(name: str) -> dict[str, str]:
         inside = (path.relative_to(paths[0]) for path in paths[0].rglob("*"))
         paths = [paths[0] / path for path in sorted(inside)
                  if not any(part.startswith(".") for part in path.parts)]  # fmt: skip
+    return file_hashes(paths)
+
+
+def file_hashes(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the SHA-256 of files by their paths; folders among them are passed over.
+
+    Raises `TextError` or `OSError` where one cannot be read.
+    """
     found = {}
     for path in paths:
         # What is no file might have no end (/dev/zero, a pipe).

@@ -131,13 +131,11 @@ def corpus_hashes(names: Iterable[str]) -> dict[str, str]:
     Of a Hub set it is the fingerprint that it has there. Raises `TextError` or
     `OSError` where a corpus cannot be read.
     """
-    folder = Path(data.starter.__file__).parent
-    files = ",".join(map(str, sorted(folder.glob("*.tsv"))))
     found: dict[str, str] = {}
     for name in names:
         if name == STARTER:
-            for file in files.split(","):
-                found |= corpus.corpus_hashes(file)
+            folder = Path(data.starter.__file__).parent
+            found |= corpus.file_hashes(sorted(folder.glob("*.tsv")))
         else:
             found |= corpus.corpus_hashes(name)
     return found
