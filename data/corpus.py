@@ -239,7 +239,7 @@ def _find(row: Mapping[str, Any], column: str, name: str) -> tuple[str, ...]:
             return there[known]
     raise TextError(
         f"{name} has no column {column!r}; it has {', '.join(there) or 'none'}: name "
-        f"two with --columns, or as {name}:ENGLISH,JAPANESE"
+        f"two as {name}:ENGLISH,JAPANESE"
     )
 
 
@@ -286,10 +286,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             values = [value.replace(_CARRIAGE_RETURN, "\r") for value in row]
             header = header or values
             if len(values) != len(header):
-                raise TextError(
-                    f"{path}, line {reader.line_num}: {len(values)} values under "
-                    f"{len(header)} columns; put a text with a comma into quotes"
+                fault = (
+                    f"{len(values)} values under {len(header)} columns; put a text "
+                    "with a comma into quotes"
                 )
+                if not values or len(values) == 1 and not values[0].strip():
+                    fault = "the line is blank; delete it"
+                raise TextError(f"{path}, line {reader.line_num}: {fault}")
             if header is not values:
                 yield reader.line_num, dict(zip(header, values, strict=True))
     except csv.Error as error:
