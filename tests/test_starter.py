@@ -411,3 +411,7 @@ def test_the_guide_is_up_to_date(corpus: StarterCorpus) -> None:
     assert written == make_guide(corpus), (
         "run python -m data.starter.compose --guide docs/starter.md"
     )
+    lines = [line for path in HERE.glob("sentences_*.tsv")
+             for line in path.read_text("utf-8").split("\n")]  # fmt: skip
+    by_hand = sum(bool(line) and not line.startswith("#") for line in lines)
+    assert f" {by_hand:,} hand-written sentences" in written

@@ -496,7 +496,7 @@ def make_guide(corpus: StarterCorpus) -> str:
         (pattern.row.theme, first[pattern.name].source, first[pattern.name].target)
         for pattern in read_patterns(HERE)
     )
-    return guide(read_lexicon(), examples)
+    return guide(read_lexicon(), examples, len(_read_all_sentences(HERE)))
 
 
 def main(arguments: list[str] | None = None) -> None:
