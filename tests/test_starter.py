@@ -58,6 +58,11 @@ def corpus() -> StarterCorpus:
     return compose(1)
 
 
+@pytest.fixture(scope="module")
+def other() -> StarterCorpus:
+    return compose(2)
+
+
 def all_pairs(corpus: StarterCorpus) -> Iterator[Pair]:
     for split in SPLITS:
         yield from getattr(corpus, split)
@@ -78,8 +83,9 @@ def test_composition_is_the_same_everywhere(corpus: StarterCorpus) -> None:
     assert compose_digest(corpus) == DIGEST
 
 
-def test_another_seed_gives_another_corpus(corpus: StarterCorpus) -> None:
-    other = compose(2)
+def test_another_seed_gives_another_corpus(
+    corpus: StarterCorpus, other: StarterCorpus
+) -> None:
     shared = {p.source for p in other.train} & {p.source for p in corpus.train}
     assert len(shared) < len(corpus.train) * 0.6
 
@@ -141,13 +147,30 @@ def test_links_are_in_range_and_cover_content_words(corpus: StarterCorpus) -> No
             assert i in linked or word.lower() in LITTLE, (word, pair)
 
 
-def test_no_test_sentence_stands_in_train(corpus: StarterCorpus) -> None:
-    sources = {key(pair.source) for pair in corpus.train}
-    targets = {key(pair.target) for pair in corpus.train}
-    for split in SPLITS[1:]:
-        for pair in getattr(corpus, split):
-            assert key(pair.source) not in sources, pair
-            assert key(pair.target) not in targets, pair
+def test_no_test_sentence_stands_in_train(
+    corpus: StarterCorpus, other: StarterCorpus
+) -> None:
+    for found in (corpus, other):
+        sources = {key(pair.source) for pair in found.train}
+        targets = {key(pair.target) for pair in found.train}
+        for split in SPLITS[1:]:
+            for pair in getattr(found, split):
+                assert key(pair.source) not in sources, pair
+                assert key(pair.target) not in targets, pair
+
+
+def test_no_other_english_of_a_patterns_first_sentence_is_held_out(
+    tables: Path,
+) -> None:
+    """Two patterns make the same Japanese; the first of each stays in train."""
+    path = tables / "patterns.tsv"
+    rows = [f"{verb}\t300\twho=name\t{verb} {{who:me}} .\t{{who:を}} 見ます 。\n"
+            for verb in ("Watch", "See")]  # fmt: skip
+    path.write_text(path.read_text("utf-8") + "".join(rows), "utf-8")
+    found = compose(1, 100, tables)
+    ours = {key(p.target) for p in found.train if p.pattern in {"Watch", "See"}}
+    assert len(ours) > 1
+    assert not ours & {key(p.target) for p in (*found.dev, *found.test_new)}
 
 
 def forms_of(lexicon_word: str) -> set[str]:

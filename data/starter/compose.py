@@ -450,7 +450,8 @@ def compose(seed: int = 1, size: int = 30_000, folder: Path = HERE) -> StarterCo
     first = len(composer.patterns)
     plain, held = composer.pools(size + DEV + TEST_NEW)
     rng, hand = composer.rng, composer.sentences
-    taken = {key(pair.target) for pair in hand}
+    # One sentence of each pattern stays in train.
+    taken = {key(pair.target) for pair in (*hand, *plain[:first])}
     drawn = _take(plain[first:], DEV + TEST_NEW, rng, taken)
     apart = frozenset(pair.source for pair in drawn)
     train = [pair for pair in plain if pair.source not in apart]
