@@ -1,9 +1,10 @@
 """Encoded pairs in batches: like lengths together, a budget of tokens for each."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,25 @@ processor's matrix kernels are made anew for each new shape. On fewer than 16 co
 softmax takes several times as long."""
 WRITTEN_AT_ONCE = 100_000
 """So many sequences `Ragged.write` copies in one go."""
+
+
+def write_array(
+    path: Path, parts: Iterable[np.ndarray], dtype: np.dtype[Any], length: int
+) -> None:
+    """Write the .npy file of an array of one dimension, part by part.
+
+    On a full disk it raises the system's `OSError`. Of a mapped file a page that finds
+    no room kills the process, and `np.save` does not say what is wrong.
+    """
+    header = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": (length,),
+    }
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in parts:
+            file.write(part.astype(dtype, copy=False).tobytes())
 
 
 class Ragged:
@@ -55,18 +75,20 @@ class Ragged:
         folder.mkdir()
         starts = np.empty_like(self.starts)
         starts[order] = np.cumsum(self.lengths[order]) - self.lengths[order]
-        flat = np.lib.format.open_memmap(
-            folder / "flat.npy", "w+", dtype=np.int32, shape=(int(self.lengths.sum()),)
-        )
+        size = int(self.lengths.sum())
+        parts = self._in_order(order, starts)
+        write_array(folder / "flat.npy", parts, np.dtype(np.int32), size)
+        for name, array in (("starts", starts), ("lengths", self.lengths)):
+            write_array(folder / f"{name}.npy", [array], array.dtype, len(array))
+
+    def _in_order(self, order: np.ndarray, starts: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the flat array of that order on the disk, part by part."""
         for first in range(0, len(order), WRITTEN_AT_ONCE):
             rows = order[first : first + WRITTEN_AT_ONCE]
             lengths, start = self.lengths[rows], int(starts[rows[0]])
             places = start + np.arange(lengths.sum())
             moved = np.repeat(self.starts[rows] - starts[rows], lengths)
-            flat[start : start + len(places)] = self.flat[places + moved]
-        flat.flush()
-        np.save(folder / "starts.npy", starts)
-        np.save(folder / "lengths.npy", self.lengths)
+            yield self.flat[places + moved]
 
     def __len__(self) -> int:
         return len(self.lengths)

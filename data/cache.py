@@ -1,9 +1,11 @@
 """What is made of a corpus once and kept: folders, named by all that they depend on."""
 
+import errno
 import functools
 import hashlib
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,10 +50,22 @@ def kept(name: str, make: Callable[[Path, Path], object]) -> Path:
     with TemporaryDirectory(prefix=".", dir=cache) as scratch:
         whole = Path(scratch, "whole")
         whole.mkdir()
-        make(whole, Path(scratch))
+        with _place_named(cache):
+            make(whole, Path(scratch))
         try:
             whole.rename(folder)
         except OSError:  # another process has just made it
             if not folder.is_dir():
                 raise
     return folder
+
+
+@contextmanager
+def _place_named(cache: Path) -> Iterator[None]:
+    """Let the error of a full disk name the cache: that of a write names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+            error.filename = str(cache)
+        raise

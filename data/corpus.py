@@ -68,6 +68,14 @@ def corpus_hashes(name: str) -> dict[str, str]:
         inside = (path.relative_to(paths[0]) for path in paths[0].rglob("*"))
         paths = [paths[0] / path for path in sorted(inside)
                  if not any(part.startswith(".") for part in path.parts)]  # fmt: skip
+    return file_hashes(paths)
+
+
+def file_hashes(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the SHA-256 of files by their paths; folders among them are passed over.
+
+    Raises `TextError` or `OSError` where one cannot be read.
+    """
     found = {}
     for path in paths:
         # What is no file might have no end (/dev/zero, a pipe).
@@ -231,7 +239,7 @@ def _find(row: Mapping[str, Any], column: str, name: str) -> tuple[str, ...]:
             return there[known]
     raise TextError(
         f"{name} has no column {column!r}; it has {', '.join(there) or 'none'}: name "
-        f"two with --columns, or as {name}:ENGLISH,JAPANESE"
+        f"two as {name}:ENGLISH,JAPANESE"
     )
 
 
@@ -278,10 +286,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             values = [value.replace(_CARRIAGE_RETURN, "\r") for value in row]
             header = header or values
             if len(values) != len(header):
-                raise TextError(
-                    f"{path}, line {reader.line_num}: {len(values)} values under "
-                    f"{len(header)} columns; put a text with a comma into quotes"
+                fault = (
+                    f"{len(values)} values under {len(header)} columns; put a text "
+                    "with a comma into quotes"
                 )
+                if not values or len(values) == 1 and not values[0].strip():
+                    fault = "the line is blank; delete it"
+                raise TextError(f"{path}, line {reader.line_num}: {fault}")
             if header is not values:
                 yield reader.line_num, dict(zip(header, values, strict=True))
     except csv.Error as error:

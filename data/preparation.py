@@ -22,7 +22,7 @@ from datasets import Dataset, Features, List, Value
 
 import data.starter
 from data import corpus
-from data.batching import EncodedPairs, Ragged, encode_pairs
+from data.batching import EncodedPairs, Ragged, encode_pairs, write_array
 from data.cache import fingerprint, kept
 from data.cleaning import (
     EXAMINED,
@@ -131,13 +131,11 @@ def corpus_hashes(names: Iterable[str]) -> dict[str, str]:
     Of a Hub set it is the fingerprint that it has there. Raises `TextError` or
     `OSError` where a corpus cannot be read.
     """
-    folder = Path(data.starter.__file__).parent
-    files = ",".join(map(str, sorted(folder.glob("*.tsv"))))
     found: dict[str, str] = {}
     for name in names:
         if name == STARTER:
-            for file in files.split(","):
-                found |= corpus.corpus_hashes(file)
+            folder = Path(data.starter.__file__).parent
+            found |= corpus.file_hashes(sorted(folder.glob("*.tsv")))
         else:
             found |= corpus.corpus_hashes(name)
     return found
@@ -239,7 +237,7 @@ def _train_pairs(sources: _Sources, texts: _Texts, say: Say) -> Path:
             names = ", ".join(sources.corpora)
             raise TextError(f"no pair of {names} is fit for training: {cleaning}")
         if files and not sources.dev:
-            rows, held = _hold_out(examined, rows, texts.composed, sources.seed, said)
+            rows, held = _hold_out(examined, rows, texts, sources.seed, said)
         for name, chosen in (("train", rows), ("held_out", held)):
             found = examined.select(chosen).select_columns(["source", "target"])
             write_dataset(_each(found), folder / f"{name}.arrow")
@@ -257,19 +255,23 @@ def _train_pairs(sources: _Sources, texts: _Texts, say: Say) -> Path:
 
 
 def _hold_out(
-    examined: Dataset,
-    rows: np.ndarray,
-    composed: Iterable[Pair],
-    seed: int,
-    said: list[str],
+    examined: Dataset, rows: np.ndarray, texts: _Texts, seed: int, said: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (rows to train on, composed pairs first; rows of files that are held)."""
-    ours = np.array([hash_pair(pair) for pair in composed], dtype=np.int64)
+    """Return (rows to train on, composed pairs first; rows of files that are held).
+
+    None are held where the files' pairs cannot be split and there is a dev already.
+    """
+    ours = np.array([hash_pair(pair) for pair in texts.composed], dtype=np.int64)
     is_ours = np.isin(column(examined, "pair")[rows], ours)
     composed_rows, others = rows[is_ours], rows[~is_ours]
     count = min(MOST_DEV, round(len(others) * DEV_SHARE))
     sources, targets = (column(examined, key)[others] for key in KEYS)
-    is_held = hold_out(sources, targets, count, seed)
+    try:
+        is_held = hold_out(sources, targets, count, seed)
+    except TextError:
+        if not texts.dev:
+            raise
+        return np.concatenate([composed_rows, others]), rows[:0]
     held = others[is_held]
     said.append(f"{len(held):,} pairs held out to validate on")
     shared = shares_a_side(examined, pairs_of(examined.select(held)))[composed_rows]
@@ -352,7 +354,7 @@ def _encode(
         EncodedPairs(
             *(Ragged.of(s.flat, s.starts[rows], s.lengths[rows]) for s in sides)
         ).write(folder / "ids")
-        np.save(folder / "rows.npy", rows)
+        write_array(folder / "rows.npy", [rows], rows.dtype, len(rows))
         text = json.dumps(_words(pairs.select(rows), scratch / "words.arrow"))
         (folder / "words.json").write_text(text, "utf-8")
 

@@ -15,8 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from data.command import run
 from data.corpus import read_pairs
-from data.text import TextError
 
 _WORD = re.compile(r"[^\W\d_]+(?:[.-][^\W\d_]+)*")
 _BEGINNING = re.compile(r"(?:^|(?<!\.\w)[.?!] +|[,:] \")\W*")
@@ -74,13 +74,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except TextError as error:
-        print(f"data.recasing: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        print(f"data.recasing: {error.filename}: {error.strerror}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(run(main, "data.recasing"))

@@ -93,6 +93,7 @@ def from_json(data: Any) -> AttentionTrace:
         _check_tokens(trace)
         _check_places(trace)
         check(trace)
+        _check_projections(trace)
     except TraceError:
         raise
     except (
@@ -352,11 +353,28 @@ def _check_places(trace: AttentionTrace) -> None:
             layers = [layer for found, layer in places if found == kind]
             if sorted(layers) != list(range(len(layers))):
                 raise TraceError(f"{kind} maps of layers {layers}")
+    for kind in ("decoder_self", "cross"):
+        if not any(found.kind == kind for found in trace.maps):
+            raise TraceError(f"a trace without {kind} maps")
+
+
+def _check_projections(trace: AttentionTrace) -> None:
+    """Raise `TraceError` unless the matrices are finite and fit the heads.
+
+    Their sides are H*K; of a map without values any K will do.
+    """
     for found in trace.projections:
-        shapes = {getattr(found, name).shape for name in _MATRICES}
-        [shape, *others] = shapes
-        if others or len(shape) != 2 or shape[0] != shape[1]:
-            raise TraceError(f"matrices of layer {found.layer} that are not square")
+        its_map = trace.map(found.kind, found.layer)
+        H, side = len(its_map.weights), max(found.w_q.shape, default=0)
+        K = its_map.values["q"].shape[2] if its_map.values else side // H
+        for name in _MATRICES:
+            matrix = getattr(found, name)
+            if matrix.shape != (H * K, H * K) or not np.isfinite(matrix).all():
+                raise TraceError(
+                    f"{name.upper()} of the {found.kind} map of layer {found.layer} "
+                    f"has shape {matrix.shape}, not {(H * K, H * K)}, or a number that "
+                    "is not finite"
+                )
 
 
 def _record(kind: type, data: Mapping[str, Any]) -> Any:

@@ -67,7 +67,6 @@ class HeatMap:
     """
 
     title: str
-    corner: str
     rows: Sequence[Text]
     columns: Sequence[Text]
     weights: Array
@@ -83,8 +82,7 @@ class HeatMap:
             yield Text("")
 
     def _row_width(self, most: int) -> int:
-        widest = max(_width(label) for label in (*self.rows, Text(self.corner)))
-        return min(widest, max(most // 2 - 1, 1))
+        return min(max(map(_width, self.rows)), max(most // 2 - 1, 1))
 
     def _pieces(self, most: int) -> list[range]:
         """Return which columns stand side by side, in pieces of much the same width."""
@@ -97,7 +95,7 @@ class HeatMap:
     def _piece(self, columns: range, most: int, colour: bool) -> Table:
         table = Table(box=None, padding=0, pad_edge=False, collapse_padding=True)
         width = self._row_width(most) + 1
-        table.add_column(Text(self.corner), width=width, overflow="fold")
+        table.add_column(width=width, overflow="fold")
         for column in columns:
             table.add_column(
                 self.columns[column],
@@ -160,7 +158,6 @@ def _map(
     target_rows, target_columns = found.rows == "target", found.columns == "target"
     return HeatMap(
         title=f"{KIND_NAMES[found.kind]}, layer {found.layer + 1}, {which}",
-        corner="",
         rows=[
             _row_label(label, reads[i], predicts[i]) if target_rows else Text(label)
             for i, label in enumerate(rows)
@@ -189,7 +186,6 @@ def _one_row(
     columns = [Text(column) for column in column_labels(trace, "cross")]
     return HeatMap(
         title=f"Cross-attention of the row that {label}, in every head",
-        corner="",
         rows=rows,
         columns=columns,
         weights=weights,

@@ -30,13 +30,16 @@ def source_labels(trace: AttentionTrace) -> tuple[str, ...]:
     The mark of a space is dropped; a piece that goes on a word begins with a hyphen.
     """
     return tuple(
-        printable(token[1:].replace(_SPACE, "␣") or "␣")
-        if token.startswith(_SPACE)
-        else f"-{token}"
-        if index and token[0].isalnum()
-        else printable(token.replace(_SPACE, "␣"))
+        _source_label(token, begins=not index)
         for index, token in enumerate(_characters(trace.source.tokens))
     )
+
+
+def _source_label(token: str, begins: bool) -> str:
+    text = printable(token.removeprefix(_SPACE).replace(_SPACE, "␣"))
+    if token.startswith(_SPACE):
+        return text or "␣"
+    return text if begins or not token[:1].isalnum() else f"-{text}"
 
 
 def target_labels(tokens: Sequence[str]) -> tuple[str, ...]:
@@ -80,21 +83,27 @@ def column_labels(trace: AttentionTrace, kind: Kind) -> tuple[str, ...]:
 def entries(tokens: Sequence[str], glossary: Glossary) -> tuple[Entry | None, ...]:
     """Return what a glossary adds to each target token, None where it adds nothing.
 
-    A word of several tokens stands at its last, which completes it. A reading that is
-    the word itself is left out.
+    A word of several tokens stands at its last, which completes it. Where nothing here
+    can tell words apart, each token is taken for one. A reading that is the word itself
+    is left out. A terminal may be given what is returned.
     """
-    texts = list(tokens)
+    words = dict(enumerate(tokens))
     with contextlib.suppress(SegmenterMissing):
-        for word in target_words(tokens, glossary) if glossary else ():
-            if word.text in glossary and word.parts:
-                texts[word.parts[-1][0]] = word.text
-    return tuple(map(_added, texts, [glossary.get(text) for text in texts]))
+        found = target_words(tokens, glossary) if glossary else ()
+        words = {
+            w.parts[-1][0]: w.text for w in found if w.parts and w.text in glossary
+        }
+    return tuple(_added(words.get(i), glossary) for i in range(len(tokens)))
 
 
-def _added(word: str, entry: Entry | None) -> Entry | None:
-    if entry is None or entry.reading != word:
-        return entry
-    return Entry("", entry.meaning) if entry.meaning else None
+def _added(word: str | None, glossary: Glossary) -> Entry | None:
+    if word is None or word not in glossary:
+        return None
+    entry = glossary[word]
+    reading = "" if entry.reading == word else entry.reading
+    if not reading and not entry.meaning:
+        return None
+    return Entry(printable(reading), printable(entry.meaning))
 
 
 def find_row(tokens: Sequence[str], labels: Sequence[str], word: str) -> int | None:

@@ -145,6 +145,10 @@ def test_ragged_is_read_from_the_disk_as_it_was(
         assert [ragged[i] for i in range(len(ragged))] == sequences
         in_order = [token for i in order for token in sequences[i]]
         assert ragged.flat.tolist() == in_order
+        for name in ("flat", "starts", "lengths"):
+            np.save(Path(folder, name), getattr(ragged, name))
+            written = Path(folder, "ragged", f"{name}.npy").read_bytes()
+            assert written == Path(folder, f"{name}.npy").read_bytes()
         if any(sequences):
             rows = np.arange(len(sequences))
             expected = Ragged(sequences).padded(rows, 0)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
+import numpy as np
 import pytest
 import torch
 from conftest import SMALL, pairs, write_tsv
@@ -18,6 +20,7 @@ from sealing import change_config, seal
 from test_resume import assert_equal_runs, signals_at
 
 import train
+from data.batching import Ragged
 from explain.translator import Translator
 from model.checkpoint import load_state, read_config
 from model.folders import lock_run
@@ -138,6 +141,27 @@ def test_a_disk_that_is_full_from_the_start(
     line = _last_line(capsys)
     assert "No space left on device: make room on that disk" in line
     assert [path.name for path in disk.iterdir()] == ["filling"]
+
+
+@pytest.mark.parametrize("leave", [0, 8_192, 24_576])
+def test_a_cache_that_fills_up_while_ids_are_written(
+    disk: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: Said, leave: int,
+) -> None:  # fmt: skip
+    """The ids of 20,000 bytes find no room, or two pages, or room for themselves."""
+    write = Ragged.write
+
+    def fill_and_write(ragged: Ragged, folder: Path, order: np.ndarray) -> None:
+        _fill(disk, leave)
+        write(Ragged([range(5_000)]), folder, np.array([0]))
+
+    monkeypatch.setattr(Ragged, "write", fill_and_write)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", disk)
+    assert train.main(_argv(corpus, tmp_path / "run")) == 2
+    line = _last_line(capsys)
+    assert f"{disk}/tiny-enja: No space left on device: make room on that disk" in line
+    assert not list((disk / "tiny-enja").glob(".*"))
+    assert list(tmp_path.iterdir()) == [disk]
 
 
 def test_a_read_only_folder(

@@ -268,6 +268,16 @@ def _swap(row: list[float]) -> None:
     row[0], row[-1] = row[-1], row[0]
 
 
+def _without(data: dict[str, Any], kind: str) -> None:
+    """Take out a kind of map, and its matrices."""
+    for part in ("maps", "projections"):
+        data[part] = [one for one in data[part] if one["kind"] != kind]
+
+
+def _matrix(data: dict[str, Any], name: str) -> Any:
+    return data["projections"][0][name]
+
+
 SPOIL = {
     "another sum": lambda d: _map(d, "cross")["weights"][0][0].__setitem__(0, 0.9),
     "a look ahead": lambda d: _map(d, "decoder_self")["weights"][0][0].__setitem__(
@@ -297,6 +307,21 @@ SPOIL = {
     "a source that is a list": lambda d: d.update(source=[1]),
     "no model": lambda d: d.pop("model"),
     "maps that are none": lambda d: d.update(maps=[None]),
+    "no map": lambda d: d.update(maps=[], projections=[]),
+    "no cross map": lambda d: _without(d, "cross"),
+    "no map of the decoder": lambda d: _without(d, "decoder_self"),
+    "matrices without a map": lambda d: d.update(maps=d["maps"][:1] + d["maps"][2:]),
+    "an endless matrix": lambda d: _matrix(d, "W_O")[0].__setitem__(0, math.inf),
+    "a matrix that is none": lambda d: _matrix(d, "W_V")[1].__setitem__(1, math.nan),
+    "smaller matrices": lambda d: d["projections"][0].update(
+        {name: np.eye(28).tolist() for name in ("W_Q", "W_K", "W_V", "W_O")}
+    ),
+    "matrices between heads": lambda d: [
+        d.update(maps=[one | {"values": {}} for one in d["maps"]]),
+        d["projections"][0].update(
+            {name: np.eye(30).tolist() for name in ("W_Q", "W_K", "W_V", "W_O")}
+        ),
+    ],
 }  # fmt: skip
 
 
@@ -313,6 +338,17 @@ def test_damage_is_found(
     path.write_text(json.dumps(data), "utf-8")
     with pytest.raises(TraceError, match=f"a.{suffix}: "):
         read(path)
+
+
+def test_a_trace_needs_no_encoder_and_no_values(
+    trace: AttentionTrace,
+) -> None:
+    data = to_json(trace, values=True)
+    _without(data, "encoder_self")
+    for found in data["maps"]:
+        found["values"] = {}
+    assert from_json(data).layers("encoder_self") == 0
+    assert len(from_json(data).projections) == 4
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import datasets
@@ -13,10 +14,13 @@ from conftest import write_tsv
 from datasets import Dataset
 from numpy.typing import NDArray
 
+import data.starter
 from data import cache, preparation
 from data.cache import fingerprint, kept
 from data.corpus import Pair, pairs_of
-from data.preparation import Material, prepare
+from data.preparation import Material, corpus_hashes, prepare
+from data.starter.compose import compose
+from data.starter.lexicon import HERE
 from data.text import TextError
 
 
@@ -164,6 +168,42 @@ def test_tokenizers_of_a_large_corpus_see_a_sample(
     assert sampled.source.model != whole.source.model
     assert _prepare(path)[0].source.model == sampled.source.model
     assert pairs_of(sampled.pairs) != []
+
+
+def test_the_starter_corpus_may_lie_under_a_name_with_commas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = sorted(HERE.glob("*.tsv"))
+    folder = tmp_path / "a,b,c:en,ja"
+    folder.mkdir()
+    for path in files:
+        shutil.copy(path, folder)
+    monkeypatch.setattr(data.starter, "__file__", str(folder / "__init__.py"))
+    assert corpus_hashes(["starter"]) == {
+        str(folder / path.name): sha256(path.read_bytes()).hexdigest() for path in files
+    }
+
+
+def test_a_pair_or_none_may_be_added_to_the_starter_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starter = compose(1, 100)
+    monkeypatch.setattr(preparation, "compose", lambda seed: starter)
+    said: list[str] = []
+
+    def pairs_with(name: str, rows: list[Pair]) -> set[Pair]:
+        """Return the training pairs of the starter corpus and a file of these rows."""
+        corpora = ["starter", str(write_tsv(tmp_path / name, rows))]
+        material = prepare(corpora, None, None, False, 4_000, 99, 1, say=said.append)
+        assert material.dev == tuple((pair.source, pair.target) for pair in starter.dev)
+        return set(pairs_of(material.pairs))
+
+    ours = starter.train[0]
+    new = [("Zyx!", "駄駄！"), ("zyx", "駄々。"), ("Zyx.", "駄駄。")]
+    without = pairs_with("none.tsv", [(ours.source, ours.target)])
+    assert pairs_with("one.tsv", new[:1]) == without | set(new[:1])
+    assert pairs_with("one_group.tsv", new) == without | set(new)
+    assert not any("held out" in line for line in said)
 
 
 # ------------------------------------------------------------------------ the cache

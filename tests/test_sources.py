@@ -159,8 +159,7 @@ def test_columns_belong_to_the_name_of_a_table_alone(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.jsonl", '{"x": "1", "y": {"en": "2", "z": 3}}\n',
-         "a.jsonl has no column 'en'; it has x, y.en, y.z: name two with --columns, or "
-         "as "),
+         "a.jsonl has no column 'en'; it has x, y.en, y.z: name two as /"),
         ("a.jsonl", "", "a.jsonl holds no sentence pair"),
         ("a.jsonl", '{"en": "1", "ja": "2"}\n[1]\n', "a.jsonl, line 2: no JSON object"),
         ("a.jsonl", '{"en": "1", "ja": "2"}\n\n', "a.jsonl, line 2: no JSON object"),
@@ -175,7 +174,8 @@ def test_columns_belong_to_the_name_of_a_table_alone(tmp_path: Path) -> None:
         ("a.csv", "english,japanese\na,b\n",
          "a.csv has no column 'en'; it has english, japanese"),
         ("a.csv", "en,ja\na,b\nc\n", "a.csv, line 3: 1 values under 2 columns"),
-        ("a.csv", "en,ja\na,b\n\n", "a.csv, line 3: 0 values under 2 columns"),
+        ("a.csv", "en,ja\na,b\n\n", "a.csv, line 3: the line is blank; delete it"),
+        ("a.csv", "en,ja\n \t\na,b\n", "a.csv, line 2: the line is blank"),
         ("a.csv", "en,ja\nYes, I do.,はい\n", "line 2: 3 values under 2 columns; put"),
         ("a.csv", 'en,ja\na,"b\nc,d\n', "a.csv, line 3: unexpected end of data"),
         ("a.csv", 'en,ja\n"a"b,c\n', "a.csv, line 2: "),

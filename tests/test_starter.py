@@ -1,19 +1,24 @@
 """The starter corpus: the same everywhere, complete, aligned, and fair to its tests."""
 
 import hashlib
+import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from data.command import run
 from data.starter.compose import (
     Pair,
     StarterCorpus,
     compose,
     key,
+    main,
     make_guide,
     read_sentences,
     vary,
@@ -53,6 +58,11 @@ def corpus() -> StarterCorpus:
     return compose(1)
 
 
+@pytest.fixture(scope="module")
+def other() -> StarterCorpus:
+    return compose(2)
+
+
 def all_pairs(corpus: StarterCorpus) -> Iterator[Pair]:
     for split in SPLITS:
         yield from getattr(corpus, split)
@@ -73,8 +83,9 @@ def test_composition_is_the_same_everywhere(corpus: StarterCorpus) -> None:
     assert compose_digest(corpus) == DIGEST
 
 
-def test_another_seed_gives_another_corpus(corpus: StarterCorpus) -> None:
-    other = compose(2)
+def test_another_seed_gives_another_corpus(
+    corpus: StarterCorpus, other: StarterCorpus
+) -> None:
     shared = {p.source for p in other.train} & {p.source for p in corpus.train}
     assert len(shared) < len(corpus.train) * 0.6
 
@@ -136,13 +147,30 @@ def test_links_are_in_range_and_cover_content_words(corpus: StarterCorpus) -> No
             assert i in linked or word.lower() in LITTLE, (word, pair)
 
 
-def test_no_test_sentence_stands_in_train(corpus: StarterCorpus) -> None:
-    sources = {key(pair.source) for pair in corpus.train}
-    targets = {key(pair.target) for pair in corpus.train}
-    for split in SPLITS[1:]:
-        for pair in getattr(corpus, split):
-            assert key(pair.source) not in sources, pair
-            assert key(pair.target) not in targets, pair
+def test_no_test_sentence_stands_in_train(
+    corpus: StarterCorpus, other: StarterCorpus
+) -> None:
+    for found in (corpus, other):
+        sources = {key(pair.source) for pair in found.train}
+        targets = {key(pair.target) for pair in found.train}
+        for split in SPLITS[1:]:
+            for pair in getattr(found, split):
+                assert key(pair.source) not in sources, pair
+                assert key(pair.target) not in targets, pair
+
+
+def test_no_other_english_of_a_patterns_first_sentence_is_held_out(
+    tables: Path,
+) -> None:
+    """Two patterns make the same Japanese; the first of each stays in train."""
+    path = tables / "patterns.tsv"
+    rows = [f"{verb}\t300\twho=name\t{verb} {{who:me}} .\t{{who:を}} 見ます 。\n"
+            for verb in ("Watch", "See")]  # fmt: skip
+    path.write_text(path.read_text("utf-8") + "".join(rows), "utf-8")
+    found = compose(1, 100, tables)
+    ours = {key(p.target) for p in found.train if p.pattern in {"Watch", "See"}}
+    assert len(ours) > 1
+    assert not ours & {key(p.target) for p in (*found.dev, *found.test_new)}
 
 
 def forms_of(lexicon_word: str) -> set[str]:
@@ -237,6 +265,35 @@ def tables(tmp_path: Path) -> Path:
             "names no slot",
         ),
         ("patterns.tsv", "new\t1\twhom=name\t{whom} .\t{whom} 。", "unknown slot"),
+        *(
+            (
+                "patterns.tsv",
+                f"new\t1\t{slots}\t{english} .\t{japanese} 。",
+                "unknown form",
+            )
+            for slots, english, japanese in (
+                ("do=habit", "Please {do:pas}", "{do:て} ください"),
+                ("do=habit", "Please {do}", "{do:て} ください"),
+                ("do=habit", "Please {do:base}", "{do:ますた}"),
+                ("do=habit", "Please {do:base}", "{do}"),
+                ("who=name", "{who:bee} here", "{who:は} います"),
+                ("who=name", "{who:like|} here", "{who:は} います"),
+                ("who=name", "{who} runs", "{who:わ} 走ります"),
+                ("thing=food", "{thing:foo} is here", "{thing} です"),
+                ("thing=food:counted", "{thing:howmany} is here", "{thing} です"),
+                ("thing=food adj", "{thing} is {adj:ser}", "{thing} は {adj:です}"),
+                ("thing=food adj", "{thing} is {adj}", "{thing} は {adj:一番だ}"),
+                ("place=public", "Go {place:into}", "{place} へ"),
+                ("place=public", "Go {place:to}", "{place:to} へ"),
+                ("sky", "It is {sky:past}", "{sky} です"),
+                ("sky", "It is {sky}", "{sky:past} です"),
+            )
+        ),
+        (
+            "patterns.tsv",
+            "new\t1\tthing=food\t{thing} .\t{thing:howmany} 。",
+            "counter",
+        ),
         ("patterns.tsv", "new\tmany\twho=name\t{who} .\t{who:は} 。", "weight"),
         ("people.tsv", "Mei\tMei\tMei's\tshe\ther\t4\tメイ\tメイ\t-\tname", "person"),
         ("sentences_extra.tsv", "Hello there.", "1 columns"),
@@ -254,6 +311,41 @@ def test_a_broken_row_is_refused(
     with pytest.raises(ValueError, match=message) as error:
         compose(1, 100, tables)
     assert f"{file}:{line}:" in str(error.value)
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("[!s]*.tsv")))
+def test_a_renamed_column_is_refused(tables: Path, file: str) -> None:
+    path = tables / file
+    lines = path.read_text(encoding="utf-8").split("\n")
+    at = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    [first, *others] = lines[at].split("\t")
+    lines[at] = "\t".join([f"{first}s", *others])
+    path.write_text("\n".join(lines), encoding="utf-8")
+    said = rf"{re.escape(file)}:{at + 1}: no column is called {first}; name all of"
+    with pytest.raises(ValueError, match=said):
+        compose(1, 100, tables)
+
+
+def test_the_command_fails_in_one_line(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tables / "sentences_extra.tsv").write_text("Hello there.\n", encoding="utf-8")
+    assert run(lambda: compose(1, 100, tables), "compose") == 2
+    assert run(lambda: main(["--guide", str(tmp_path / "no/dir.md")]), "compose") == 2
+    assert run(tmp_path.read_bytes, "compose") == 2
+    broken, nowhere, folder = capsys.readouterr().err.splitlines()
+    assert "sentences_extra.tsv:1: 1 columns; write English" in broken
+    assert nowhere.endswith(f"there is no folder {tmp_path}/no; make it first")
+    assert folder == f"compose: {tmp_path}: Is a directory"
+
+
+def test_a_reader_that_has_enough_ends_the_command() -> None:
+    line = [sys.executable, "-m", "data.starter.compose", "--sample", "300"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, cwd=ROOT)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_bytes_that_are_not_utf8_are_refused(tables: Path) -> None:
@@ -342,3 +434,7 @@ def test_the_guide_is_up_to_date(corpus: StarterCorpus) -> None:
     assert written == make_guide(corpus), (
         "run python -m data.starter.compose --guide docs/starter.md"
     )
+    lines = [line for path in HERE.glob("sentences_*.tsv")
+             for line in path.read_text("utf-8").split("\n")]  # fmt: skip
+    by_hand = sum(bool(line) and not line.startswith("#") for line in lines)
+    assert f" {by_hand:,} hand-written sentences" in written

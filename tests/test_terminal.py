@@ -4,17 +4,18 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from small_model import ENGLISH, GLOSSARY, JAPANESE, renamed, trace
 
-from explain.glossary import Glossary
+from explain.glossary import Entry, Glossary
 from explain.terminal import show
 from explain.trace import AttentionTrace
 from explain.views import entries, source_labels, target_labels
+from explain.words import SegmenterMissing
 
 
 def printed(
@@ -95,6 +96,25 @@ def test_a_word_of_several_tokens_is_explained_where_it_ends() -> None:
     ]  # fmt: skip
 
 
+def test_a_piece_of_a_longer_word_is_no_word() -> None:
+    school = {"が": Entry("が", "(subject)"), "がっこう": Entry("がっこう", "school")}
+    assert entries(("が", "っこう", "が"), school) == (
+        None, Entry("", "school"), Entry("", "(subject)"),
+    )  # fmt: skip
+    assert entries(("が", "っこう"), {}) == (None, None)
+
+
+def test_without_a_segmenter_tokens_are_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: object) -> NoReturn:
+        raise SegmenterMissing
+
+    monkeypatch.setattr("explain.views.target_words", missing)
+    found = entries(("私は", "学校"), GLOSSARY)
+    assert found == (Entry("わたしは", "I (topic)"), None)
+
+
 @pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize("width", [40, 80, 120])
 @pytest.mark.parametrize("words", [JAPANESE[:3], JAPANESE + JAPANESE[2:6]])
@@ -149,6 +169,21 @@ def test_tokens_that_look_like_markup_or_commands_are_shown_literally() -> None:
     text = printed(renamed(trace(), tokens), {}, kinds=["cross"], layer=1, head=1)
     for shown in ("reads [bold]", "reads U+001B[31m", "reads &", "reads <b>x</b>",
                   "reads {}", "reads U+2028", "reads $x$"):  # fmt: skip
+        assert shown in text
+
+
+def test_no_escape_of_a_strangers_run_reaches_the_terminal() -> None:
+    found = trace()
+    tokens = ("▁learn", "ing\x1b[31m", "\x1b[2J", "", "</s>")
+    found = replace(found, source=replace(found.source, tokens=tokens))
+    assert source_labels(found) == (
+        "learn", "-ingU+001B[31m", "U+001B[2J", "", "</s>",
+    )  # fmt: skip
+    glossary = {"私は": Entry("わ\x1b[31mたしは", "I\x9b2J"), "が": Entry("が", "\x07")}
+    kinds = ["encoder_self", "decoder_self", "cross"]
+    text = printed(found, glossary) + printed(found, glossary, kinds=kinds)
+    assert all(line.isprintable() for line in text.split("\n"))
+    for shown in ("わU+001B[31mたしは IU+009B2J", "U+0007", "-ingU+001B"):
         assert shown in text
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from small_model import GLOSSARY, model, renamed, tokenizers, trace
 from torch.nn import functional as F
 
+from explain.glossary import Entry
 from explain.steps import Part, Step
 from explain.trace import AttentionTrace
 from explain.walk import walk, walk_parts
@@ -194,6 +195,15 @@ def test_one_token_on_each_side() -> None:
         ("<s>", "1.000", "█" * 20),
         ("sum", "1.000", ""),
     )
+
+
+def test_no_escape_of_a_strangers_glossary_is_shown() -> None:
+    target = tokenizers()[1]
+    tokens = target.tokens([*range(len(target))])
+    glossary = dict.fromkeys(tokens, Entry("\x1b[31m", "\x9b"))
+    _, decoder = walk_parts(model(), trace(), target, glossary)
+    readings = {row[3] for row in step(decoder, "The next token").rows}
+    assert "U+001B[31m U+009B" in readings and all(map(str.isprintable, readings))
 
 
 def test_a_trace_from_a_file_is_refused() -> None:

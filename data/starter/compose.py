@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.command import run
 from data.starter.glossary import GlossaryEntry, guide, make_glossary
 from data.starter.grammar import Atom, Pattern, Sentence, read_patterns
 from data.starter.lexicon import HERE, Lexicon, read_lexicon, read_lines
@@ -449,7 +450,8 @@ def compose(seed: int = 1, size: int = 30_000, folder: Path = HERE) -> StarterCo
     first = len(composer.patterns)
     plain, held = composer.pools(size + DEV + TEST_NEW)
     rng, hand = composer.rng, composer.sentences
-    taken = {key(pair.target) for pair in hand}
+    # One sentence of each pattern stays in train.
+    taken = {key(pair.target) for pair in (*hand, *plain[:first])}
     drawn = _take(plain[first:], DEV + TEST_NEW, rng, taken)
     apart = frozenset(pair.source for pair in drawn)
     train = [pair for pair in plain if pair.source not in apart]
@@ -495,7 +497,7 @@ def make_guide(corpus: StarterCorpus) -> str:
         (pattern.row.theme, first[pattern.name].source, first[pattern.name].target)
         for pattern in read_patterns(HERE)
     )
-    return guide(read_lexicon(), examples)
+    return guide(read_lexicon(), examples, len(_read_all_sentences(HERE)))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -506,6 +508,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--words", action="store_true", help="show words and links")
     parser.add_argument("--guide", type=Path, help="file to write the guide to")
     given = parser.parse_args(arguments)
+    if given.guide and not given.guide.parent.is_dir():
+        folder = given.guide.parent
+        raise ValueError(f"{given.guide}: there is no folder {folder}; make it first")
     if given.guide:
         given.guide.write_bytes(make_guide(compose()).encode())
     if given.sample:
@@ -518,5 +523,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    main()
+    sys.exit(run(main, "data.starter.compose"))

@@ -160,10 +160,12 @@ def _by_theme(lexicon: Lexicon) -> dict[str, list[tuple[str, str, str]]]:
     return themes
 
 
-def guide(lexicon: Lexicon, examples: Iterable[tuple[str, str, str]]) -> str:
+def guide(
+    lexicon: Lexicon, examples: Iterable[tuple[str, str, str]], by_hand: int
+) -> str:
     """Return docs/starter.md: words by theme, then a sentence of every pattern.
 
-    `examples` are (theme, English, Japanese).
+    `examples` are (theme, English, Japanese); so many sentences are written by hand.
     """
     themes = _by_theme(lexicon)
     count = sum(len(rows) for rows in themes.values())
@@ -171,8 +173,9 @@ def guide(lexicon: Lexicon, examples: Iterable[tuple[str, str, str]]) -> str:
         "# What the starter model knows",
         "<!-- Made by `python -m data.starter.compose --guide docs/starter.md`. -->",
         f"The starter corpus is composed of the {count} words below and of the "
-        "patterns at the end; 1,620 hand-written sentences bring more words, each seen "
-        "too seldom to be known well. Any other word is translated by guessing.",
+        f"patterns at the end; {by_hand:,} hand-written sentences bring more words, "
+        "each seen too seldom to be known well. Any other word is translated by "
+        "guessing.",
         "All of it stands in the tables of `data/starter/`; edit them and train again.",
     ]
     for theme, rows in themes.items():

@@ -72,6 +72,27 @@ NA_FORMS = {
     "plain": " だ",
 }
 THIS = {"this": ("this", "these", "この"), "that": ("that", "those", "あの")}
+FUSED = ("は", "の", "を", "に", "が", "も", "と")
+"""Particles that are one word with a pronoun before them (私は)."""
+ENGLISH_FORMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("do", "verb"), ("base", "s", "past", "ing", "participle")),
+    **dict.fromkeys(("thing", "object", "spot"), ("", "it", *THIS, *AGREE)),
+    "who": ("", "me", "my", "he", *AGREE),
+    "adj": ("", "er", "est"),
+    "place": ("", "name", "at", "to"),
+}
+JAPANESE_FORMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("do", "verb"), VERB_FORMS),
+    "thing": ("", "howmany"),
+    "who": ("", *FUSED),
+    "adj": ("", *I_FORMS, "一番", *(f"一番{form}" for form in I_FORMS)),
+    "weather": ("", "past"),
+    "routine": ("", "after"),
+}
+"""The forms that a kind of slot has on either side; a kind that is not listed has none.
+
+An English {who} may besides hold a verb in two forms: {who:like|likes}.
+"""
 
 
 class Atom(NamedTuple):
@@ -140,7 +161,9 @@ class Fill:
 Fills = dict[str, Fill]
 
 
-def _mark(token: str, row: Row, slots: dict[str, Slot]) -> Mark:
+def _mark(
+    token: str, row: Row, slots: dict[str, Slot], forms: dict[str, tuple[str, ...]]
+) -> Mark:
     if not token.startswith("{"):
         match = re.fullmatch(r"([^/?]+|\?)(?:([/?])([\w.]+))?", token)
         if not match:
@@ -155,7 +178,25 @@ def _mark(token: str, row: Row, slots: dict[str, Slot]) -> Mark:
         raise row.error(
             f"{token} names no slot of this row; declare {match[1]} in slots"
         )
-    return Mark("", match[1], match[2] or "", match[3] or "")
+    form = match[2] or ""
+    _check_form(slots[match[1]], form, token, row, forms)
+    return Mark("", match[1], form, match[3] or "")
+
+
+def _check_form(
+    slot: Slot, form: str, token: str, row: Row, forms: dict[str, tuple[str, ...]]
+) -> None:
+    """Refuse a form that this kind of slot has not on this side."""
+    allowed = forms.get(slot.kind, ("",))
+    if forms is ENGLISH_FORMS and slot.kind == "who":
+        allowed += ("like|likes",)
+        if re.fullmatch(r"[^|]+\|[^|]+", form):
+            return
+    if form not in allowed:
+        names = ", ".join(name or "none" for name in allowed)
+        raise row.error(f"unknown form in {token}; write one of {names}")
+    if form == "howmany" and "counted" not in slot.forms:
+        raise row.error(f"{token} has no counter; write {slot.name}=…:counted in slots")
 
 
 def _slot(text: str, row: Row, groups: dict[str, tuple[str, ...]]) -> Slot:
@@ -185,8 +226,11 @@ def read_patterns(folder: Path) -> tuple[Pattern, ...]:
         if not row.text("weight").isdecimal():
             raise row.error(f"weight is {row.text('weight')!r}; write a whole number")
         english, japanese = (
-            tuple(_mark(token, row, by_name) for token in row.text(column).split())
-            for column in ("english", "japanese")
+            tuple(_mark(t, row, by_name, forms) for t in row.text(column).split())
+            for column, forms in (
+                ("english", ENGLISH_FORMS),
+                ("japanese", JAPANESE_FORMS),
+            )
         )
         spoken = {mark.slot for mark in english}
         for slot in slots:
@@ -293,7 +337,7 @@ def noun_japanese(name: str, fill: Fill) -> list[Atom]:
 
 def person_japanese(label: str, person: Person, particle: str) -> list[Atom]:
     """Return a person and the particle after it; 私は is one word."""
-    if person.fused and particle in ("は", "の", "を", "に", "が", "も", "と"):
+    if person.fused and particle in FUSED:
         return [Atom(person.japanese + particle, (f"{label}0",))]
     atoms = list(match(person.english, person.japanese, label)[1])
     return atoms + ([Atom(particle, (), (f"{label}0",))] if particle else [])

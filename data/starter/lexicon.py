@@ -17,6 +17,31 @@ PARTICLES = frozenset(
 )
 
 
+COLUMNS = {
+    name: frozenset(columns.split(", "))
+    for name, columns in {
+        "adjectives.tsv": "english, comparative, superlative, japanese, kind, reading, "
+        "describes, group, tone, combine",
+        "counters.tsv": "counter, reading, one, two, three, four, five, six, how many",
+        "groups.tsv": "name, members",
+        "joins.tsv": "before, after",
+        "little_words.tsv": "word, reading, meaning",
+        "nouns.tsv": "english, plural, article, japanese, reading, counter, classes, "
+        "times, not_with",
+        "patterns.tsv": "name, weight, slots, english, japanese",
+        "people.tsv": "english, object, possessive, pronoun, own, person, japanese, "
+        "reading, joined, groups",
+        "places.tsv": "english, at, to, japanese, reading, tags",
+        "times.tsv": "english, japanese, reading, tense, times",
+        "verbs.tsv": "base, third, past, participle, ing, plain, stem, te, ta, "
+        "negative, reading, particle, objects, article, habit, adjectives, uses, "
+        "places, times, combine",
+        "words.tsv": "kind, english, japanese, reading, tags",
+    }.items()
+}
+"""The columns that each table must have."""
+
+
 @dataclass(frozen=True, eq=False)
 class Row:
     """One line of a table, with the place it came from."""
@@ -61,7 +86,10 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_table(path: Path) -> list[Row]:
-    """Read one table; every row must have as many columns as its header."""
+    """Read one table; every row must have as many columns as its header.
+
+    The header must name those of COLUMNS.
+    """
     theme, header, rows = "", list[str](), list[Row]()
     for number, line in enumerate(read_lines(path), 1):
         if line.startswith("## "):
@@ -71,6 +99,11 @@ def read_table(path: Path) -> list[Row]:
         cells = line.split("\t")
         if not header:
             header = cells
+            if missing := COLUMNS.get(path.name, frozenset()) - set(header):
+                raise ValueError(
+                    f"{path}:{number}: no column is called {min(missing)}; name all "
+                    f"of {', '.join(sorted(COLUMNS[path.name]))}"
+                )
             continue
         if len(cells) != len(header) or not all(cell.strip() for cell in cells):
             raise ValueError(

@@ -1,0 +1,29 @@
+"""What the modules of this package share that are run with `python -m`."""
+
+import os
+import sys
+from collections.abc import Callable
+
+
+def run(main: Callable[[], object], program: str) -> int:
+    """Run a command and return its exit code; an expected failure is one line.
+
+    What it prints is UTF-8, whatever the terminal's settings say.
+    """
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    try:
+        main()
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:
+        # The reader has enough (`| head -1`). Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+    except ValueError as error:
+        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
