@@ -128,14 +128,16 @@ class _Texts:
 def corpus_hashes(names: Iterable[str]) -> dict[str, str]:
     """Return what tells whether corpora have changed: the SHA-256 of their files.
 
-    Of a Hub set it is the fingerprint that it has there. Raises `TextError` or
-    `OSError` where a corpus cannot be read.
+    Of a Hub set it is the fingerprint that it has there. The starter corpus's files are
+    named as such, wherever this checkout lies. Raises `TextError` or `OSError` where a
+    corpus cannot be read.
     """
     found: dict[str, str] = {}
     for name in names:
         if name == STARTER:
             folder = Path(data.starter.__file__).parent
-            found |= corpus.file_hashes(sorted(folder.glob("*.tsv")))
+            hashes = corpus.file_hashes(sorted(folder.glob("*.tsv")))
+            found |= {f"{STARTER}/{Path(p).name}": sha for p, sha in hashes.items()}
         else:
             found |= corpus.corpus_hashes(name)
     return found

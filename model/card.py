@@ -72,9 +72,7 @@ def _front_matter(
     run: Path, config: Mapping[str, Any], name: str, licence: str | None
 ) -> str:
     """Return the card's head; JSON is YAML as well, and needs no library."""
-    starter = all(
-        Path(path).parts[-3:-1] == ("data", "starter") for path in config["corpora"]
-    )
+    starter = all(name.startswith("starter/") for name in config["corpora"])
     fields: dict[str, Any] = {
         "language": config["languages"],
         "license": licence or ("mit" if starter else "other"),
