@@ -298,6 +298,35 @@ def test_a_matrix_is_walked_by_keyboard_and_prints_the_weight(
     assert cell(page, "decoder_self", 3, 4).get_attribute("aria-label") == "masked"
 
 
+def test_cells_have_names_where_their_numbers_are_hidden(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    page = open_page(render([entry]), "#decoder=2.1&cross=2.1", width=360)
+    assert page.locator("#panel-decoder_self .matrix.numbers").count() == 0
+    weights = trace.map("decoder_self", 1).weights[0]
+    places = [(r, c) for r in range(8) for c in range(8)]
+    names = ["masked" if c > r else f"{weights[r, c]:.3f}" for r, c in places]
+    grid = "#panel-decoder_self .matrix"
+    assert heard(page, grid, "gridcell") == ["", *names]
+    assert heard(page, grid, "columnheader") == ["<s>", *WORDS]
+    assert heard(page, grid, "rowheader")[:2] == [
+        "reads <s>, predicts 私は", "reads 私は, predicts 機械"]  # fmt: skip
+    words = heard(page, "#words .matrix", "gridcell")
+    assert sum("true alignment" in name for name in words) == 4
+    assert sum("largest weight" in name for name in words) == len(WORDS)
+
+
+def heard(page: "sync_api.Page", selector: str, role: str) -> list[str]:
+    """The names that Chromium tells a screen reader, of what has a role inside."""
+    session = page.context.new_cdp_session(page)
+    root = session.send("DOM.getDocument")["root"]["nodeId"]
+    inside = {"nodeId": root, "selector": selector}
+    found = session.send("DOM.querySelector", inside)
+    asked = {"nodeId": found["nodeId"], "role": role}
+    nodes = session.send("Accessibility.queryAXTree", asked)["nodes"]
+    return [node.get("name", {}).get("value", "") for node in nodes]
+
+
 def test_lines_and_thumbnails(open_page: Opened, entry: PageEntry) -> None:
     page = open_page(render([entry]))
     page.get_by_role("button", name="Lines").click()

@@ -139,14 +139,14 @@ function tableMatrix(map) {
   const heads = map.columns.map((column) =>
     make(
       "th",
-      { scope: "col", tabindex: -1 },
+      { scope: "col", tabindex: -1, "aria-label": column.spoken },
       make("span", { class: "upright" }, column.element),
     ),
   );
   const sides = map.rows.map((row) =>
     make(
       "th",
-      { scope: "row", tabindex: -1 },
+      { scope: "row", tabindex: -1, "aria-label": row.spoken },
       make("span", { class: "row" }, row.element),
     ),
   );
@@ -195,16 +195,28 @@ function tableMatrix(map) {
   return body;
 }
 
+// The signs that a cell may bear, which are its classes, and the labels that name them.
+const SIGNS = {
+  gold: "goldSure",
+  "gold maybe": "goldPossible",
+  linked: "goldLinked",
+};
+
+const signName = (sign) => label(SIGNS[sign]);
+
+const signsOf = (map, r, c) =>
+  [map.gold?.(r, c), map.linked?.(r, c) && "linked"].filter(Boolean);
+
 function matrixCell(map, r, c) {
   if (map.masked(r, c))
     return make("td", { class: "masked", tabindex: -1, "aria-label": label("masked") });
   const weight = map.weight(r, c);
-  const marks = [map.gold?.(r, c), map.linked?.(r, c) && "linked"]
-    .filter(Boolean)
-    .join(" ");
+  const signs = signsOf(map, r, c);
+  // Where there is no room for the number it is hidden, from screen readers as well.
+  const name = [fixed(weight, 3), ...signs.map(signName)].join(", ");
   const cell = make(
     "td",
-    { class: marks, tabindex: -1 },
+    { class: signs.join(" "), tabindex: -1, "aria-label": name },
     make("span", {}, fixed(weight, 2)),
   );
   cell.style.setProperty("--weight", weight.toFixed(4));

@@ -169,19 +169,14 @@ function goldNotes(kind, gold) {
   if (!gold) return make("p", { class: "quiet" }, label("goldPredicts"));
   const { layer, head } = state.views.cross;
   const rate = entry().gold.error_rates[`${layer}.${head === MEAN ? "mean" : head}`];
-  const key = [
-    ["gold", "goldSure"],
-    ["gold maybe", "goldPossible"],
-    ["linked", "goldLinked"],
-  ];
   return make(
     "div",
     { class: "gold-notes" },
     make(
       "ul",
       { class: "key" },
-      key.map(([name, text]) =>
-        make("li", {}, make("span", { class: `swatch ${name}` }), ` ${label(text)}`),
+      Object.keys(SIGNS).map((sign) =>
+        make("li", {}, make("span", { class: `swatch ${sign}` }), ` ${signName(sign)}`),
       ),
     ),
     make(
