@@ -3,6 +3,7 @@
 import copy
 import html
 import json
+import math
 import re
 import shutil
 import time
@@ -440,6 +441,36 @@ def test_a_worked_cell_is_the_traces_arithmetic(
     assert softmax[-1] == f"{weight:.4f}"
     assert page.locator("#worked .badge.bad").count() == 0
     assert page.locator("#worked [data-step]").count() == 8
+
+
+@pytest.mark.parametrize("by", [-2000, -40, -7, 0, 7, 40, 2000])
+def test_the_softmax_that_is_printed_works_out_for_any_scores(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace, by: float
+) -> None:
+    """One vector added to every key adds one number to a row's scores, to no weight."""
+    at = trace.map("cross", 1)
+    query, K = at.values["q"][0, 2], at.values["q"].shape[2]
+    shift = query * by * K**0.5 / (query @ query)
+    moved = replace(at, values={**at.values, "k": at.values["k"] + shift})
+    maps = tuple(moved if m is at else m for m in trace.maps)
+    changed = replace(entry, trace=replace(trace, maps=maps))
+    page = open_page(render([changed]), "#cross=2.1&cell=cross.3.2")
+    formula = page.inner_text("[data-step=weight] .formula").replace("−", "-")
+    number = r"(-?\d+\.\d+)"
+    pattern = rf"exp\({number}( [-+] \d+\.\d+)?\) ÷ {number} = {number} ÷ \3 = {number}"
+    found = re.fullmatch(pattern, formula)
+    assert found is not None, formula
+    score, total, raised, weight = (float(found[i]) for i in (1, 3, 4, 5))
+    largest = float((at.values["scaled"][0, 2] + by).max())
+    assert score == pytest.approx(at.values["scaled"][0, 2, 1] + by, abs=2e-3)
+    power = math.exp(score + float((found[2] or "0").replace(" ", "")))
+    assert raised == pytest.approx(power, rel=2e-3, abs=1e-4)
+    assert raised / total == pytest.approx(weight, abs=2e-4)
+    assert weight == pytest.approx(at.weights[0, 2, 1], abs=1e-3)
+    cells = page.locator("[data-step=weight] tbody td:nth-child(5)").all_text_contents()
+    assert sum(map(float, cells)) == pytest.approx(total, rel=1e-3)
+    told = page.locator("[data-step=weight] .shifted").count()
+    assert (told == 1) == (found[2] is not None) == (abs(largest) > 8)
 
 
 @pytest.mark.parametrize("kind", ["encoder_self", "decoder_self", "cross"])
