@@ -365,11 +365,15 @@ def _parts(words: Sequence[Word]) -> list[Json]:
 
 def _glosses(entry: PageEntry, words: Json | None) -> list[Json | None]:
     """Return, for each of tokens_out, the glossary's entry of the word it begins."""
-    glosses: list[Json | None] = [None] * len(entry.trace.target.tokens_out)
+    begun: dict[int, str] = {}
     for word in words["target"] if words else ():
-        known = entry.glossary.get(word["text"])
-        if known is not None and word["parts"]:
-            glosses[word["parts"][0][0]] = {"word": word["text"], **vars(known)}
+        if word["parts"]:  # of two that begin in one token, the first
+            begun.setdefault(word["parts"][0][0], word["text"])
+    glosses: list[Json | None] = [None] * len(entry.trace.target.tokens_out)
+    for token, text in begun.items():
+        known = entry.glossary.get(text)
+        if known is not None:
+            glosses[token] = {"word": text, **vars(known)}
     return glosses
 
 

@@ -267,6 +267,17 @@ def test_steps_carry_both_labels_readings_and_candidates(
     assert f"{first.probability:.3f}" in page.inner_text("#next")
 
 
+def test_a_token_of_two_words_has_the_gloss_of_the_first(model: Transformer) -> None:
+    trace = make_trace(model, ["▁machine"], ["機械学習", "です"])
+    gold = GoldAlignment(["machine"], ["機械", "学習", "です"], parse_links("0-0"))
+    known = {"機械": Entry("きかい", "machine"), "学習": Entry("がくしゅう", "")}
+    second_alone = {"学習": known["学習"]}
+    for glossary, word in ((known, "機械"), (second_alone, None)):
+        [entry] = page_data(render([PageEntry(trace, glossary, gold)]))["entries"]
+        assert [gloss and gloss["word"] for gloss in entry["glosses"]] == [
+            word, None, None]  # fmt: skip
+
+
 def test_choosing_a_token_marks_it_in_every_panel(
     open_page: Opened, entry: PageEntry
 ) -> None:
