@@ -609,6 +609,36 @@ def test_what_no_step_reads_is_no_word_read(
     assert rows.all_text_contents() == ["<s>", "猫"]
 
 
+def test_a_large_word_view_has_its_signs_and_notes(
+    open_page: Opened, model: Transformer
+) -> None:
+    """Above 2,500 cells it is one drawing."""
+    source, target = [f"word{i}" for i in range(55)], [f"語{i}" for i in range(55)]
+    trace = make_trace(model, [f"▁{word}" for word in source], target)
+    gold = GoldAlignment(source, target, parse_links("1-0 5-2 7?3"))
+    page = open_page(render([PageEntry(trace, gold=gold)]), "#cross=2.1")
+    signs = page.locator("#words .plate .sign")
+    place = """all => all.map(({ style, className }) => [...["--r", "--c"].map(
+        (name) => Number(style.getPropertyValue(name))), className])"""
+    found = [tuple(sign) for sign in signs.evaluate_all(place)]
+    classes = {(row, column): set(name.split()) for row, column, name in found}
+    assert {p for p, names in classes.items() if "gold" in names} == {
+        (0, 1), (2, 5), (3, 7)}  # fmt: skip
+    assert "maybe" in classes[3, 7] and "maybe" not in classes[2, 5]
+    weights = trace.map("cross", 1).weights[0]
+    words = source_words(trace.source.tokens), target_words(target, target)
+    matrix = word_matrix(weights, words[1], words[0])
+    best = {(r, int(c)) for r, c in enumerate(matrix.argmax(axis=1))}
+    assert {p for p, names in classes.items() if "linked" in names} == best
+    page.locator("#words .plate").press("ArrowRight")
+    said = f"語0: {weights[0, 1]:.3f} on word1, true alignment"
+    assert page.inner_text("#live").startswith(said)
+    page.locator("#words").get_by_role("button", name="hidden").click()
+    notes = page.locator("#words .row-notes > div").all_text_contents()
+    assert notes == [f"{max(0, 1 - row.sum()):.2f}" for row in matrix]
+    assert len(set(notes)) > 1
+
+
 # -------------------------------------------------- candidates, layers, heads switched
 
 

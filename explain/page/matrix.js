@@ -287,15 +287,19 @@ function drawnMatrix(map) {
     "div",
     { class: "plate", tabindex: 0, role: "application", "aria-label": map.name },
     thumbnail(map, 6),
+    drawnSigns(map),
     bands,
   );
+  const notes = drawnNotes(map);
   body.element = make(
     "div",
-    { class: "drawn" },
+    { class: notes ? "drawn noted" : "drawn" },
     make("div", { class: "corner" }),
     make("div", { class: "heads" }, heads),
+    notes && make("div", { class: "corner right" }),
     make("div", { class: "sides" }, sides),
     plate,
+    notes,
   );
   body.element.style.setProperty("--rows", map.rows.length);
   body.element.style.setProperty("--columns", map.columns.length);
@@ -317,6 +321,26 @@ function drawnMatrix(map) {
     put(cursor, ...point.at);
   }
   return body;
+}
+
+// The signs of cells, each a frame that lies over the drawing.
+function drawnSigns(map) {
+  const signs = map.rows.flatMap((_, r) =>
+    map.columns.map((_, c) => {
+      const classes = signsOf(map, r, c);
+      if (!classes.length) return null;
+      const sign = make("div", { class: ["sign", ...classes].join(" ") });
+      put(sign, r, c);
+      return sign;
+    }),
+  );
+  return signs.filter(Boolean);
+}
+
+function drawnNotes(map) {
+  if (!map.note) return null;
+  const notes = map.rows.map((_, r) => make("div", {}, map.note(r)));
+  return make("div", { class: "row-notes" }, notes);
 }
 
 function put(band, r, c) {
@@ -344,8 +368,11 @@ function pointable(plate, map, show) {
   plate.addEventListener("keydown", (event) => {
     const by = MOVES[event.key];
     if (event.key === "Enter" || event.key === " ") map.choose(...point.at);
-    else if (by) move(point.at[0] + by[0], point.at[1] + by[1]);
-    else return;
+    else if (by) {
+      move(point.at[0] + by[0], point.at[1] + by[1]);
+      const signs = signsOf(map, ...point.at).map(signName);
+      announce([map.describe(...point.at), ...signs].join(", "));
+    } else return;
     event.preventDefault();
     event.stopPropagation();
   });

@@ -4,7 +4,12 @@
 function show(change) {
   change();
   refresh();
-  document.getElementById("live").textContent = spokenStep();
+  announce(spokenStep());
+}
+
+// Have a screen reader say something.
+function announce(text) {
+  document.getElementById("live").textContent = text;
 }
 
 function refresh() {
