@@ -567,6 +567,19 @@ def test_the_word_view_is_explain_alignments(
     assert notes == [f"{m:.2f}" for m in mass]
 
 
+def test_the_word_view_says_which_words_are_not_yet_written(
+    open_page: Opened, entry: PageEntry
+) -> None:
+    page = open_page(render([entry]))
+    page.locator("#words").get_by_role("button", name="Decoder").click()
+    row = page.locator("#words .matrix tbody tr").nth(1)
+    readout = page.locator("#words .readout")
+    row.locator("td").nth(3).hover()  # 機械 is predicted before 学習 is read
+    assert readout.inner_text() == "機械: 学習 is not yet written (masked)"
+    row.locator("td").nth(1).hover()
+    assert re.fullmatch(r"機械: [01]\.\d{3} on 私は", readout.inner_text())
+
+
 def test_gold_links_are_outlined_and_the_error_rate_printed(
     open_page: Opened, entry: PageEntry, trace: AttentionTrace
 ) -> None:
