@@ -228,6 +228,41 @@ def test_fits_the_width(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_a_number_on_any_blue_can_be_read(
+    open_page: Opened, entry: PageEntry, color_scheme: str
+) -> None:
+    """WCAG's contrast of 4.5 for text, at every weight from 0 to 1 in thousandths."""
+    page = open_page(render([entry]), color_scheme=color_scheme)
+    colours = page.evaluate("""() => {
+        const name = { element: [], spoken: "" };
+        const map = { rows: [name], columns: Array(1001).fill(name),
+            masked: () => false, weight: (r, c) => c / 1000, describe: () => "" };
+        document.querySelector("#maps").append(tableMatrix(map).element);
+        const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+        const cells = document.querySelectorAll("#maps > table tbody td");
+        return [...cells].map((cell) => {
+            const [own, over] = [getComputedStyle(cell),
+                                 getComputedStyle(cell, "::before")];
+            return [own.color, own.backgroundColor, over.backgroundColor,
+                    over.opacity].map(numbers);
+        });
+    }""")
+    assert len(colours) == 1001
+    for text, below, above, [opacity] in colours:
+        mixed = [b + (a - b) * opacity for b, a in zip(below, above, strict=True)]
+        light, dark = sorted((luminance(text), luminance(mixed)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, opacity
+
+
+def luminance(colour: Sequence[float]) -> float:
+    """The relative luminance of an sRGB colour, as WCAG 2.2 defines it."""
+    shares = [channel / 255 for channel in colour]
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4
+              for s in shares]  # fmt: skip
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
 def test_prints(open_page: Opened, entry: PageEntry) -> None:
     page = open_page(render([entry]), color_scheme="dark")
     assert page.pdf(format="A4").startswith(b"%PDF")

@@ -220,7 +220,8 @@ function matrixCell(map, r, c) {
     make("span", {}, fixed(weight, 2)),
   );
   cell.style.setProperty("--weight", weight.toFixed(4));
-  cell.classList.toggle("strong", weight > 0.5);
+  cell.classList.toggle("half", weight > 0.48);
+  cell.classList.toggle("strong", weight > 0.68);
   return cell;
 }
 
