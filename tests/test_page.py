@@ -408,11 +408,13 @@ def test_a_link_leads_back_to_the_same_place(
 
 def test_languages(open_page: Opened, entry: PageEntry) -> None:
     page = open_page(render([entry]))
+    labels = json.loads((PAGE_FOLDER / "labels.json").read_text("utf-8"))
     for name, code, word in (("日本語", "ja", "ヘッド"), ("한국어", "ko", "헤드")):
         page.get_by_role("button", name=name).click()
         assert page.get_attribute("html", "lang") == code
         assert word in page.inner_text("#maps")
         assert f"language={code}" in page.evaluate("location.hash")
+        assert page.inner_text("#skip") == labels[code]["skip"]
     tokens = page.locator("#panel-cross tbody tr").nth(1).locator("th .token")
     assert tokens.first.get_attribute("lang") == "ja"
     assert page.locator("#panel-cross thead .token").first.get_attribute("lang") == "en"
@@ -865,6 +867,9 @@ def test_case_25_a_character_of_bytes_shows_once(
     assert predicted.all_text_contents() == ["猫", "2/3", "3/3", "です", "</s>"]
     assert predicted.first.get_attribute("title") == f"猫: {' '.join(pieces)}"
     assert predicted.nth(1).get_attribute("title") == f"猫 2/3: {pieces[1]}"
+    page.locator(".strip button").nth(2).click()
+    said = "reading 猫 2/3, predicting 猫 3/3: attends to "
+    assert page.inner_text("#live").startswith(said)
     words = page.locator("#words .matrix th[scope=row]").all_text_contents()
     assert words == ["猫", "です", "</s>"]
     assert "\ufffd" not in page.content()
