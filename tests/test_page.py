@@ -32,6 +32,7 @@ from explain.page import (
 )
 from explain.page_data import exact, rounded, shown
 from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
+from explain.views import default_row
 from explain.words import SegmenterMissing, source_words, target_words
 from model.config import ModelConfig
 from model.search import search
@@ -205,6 +206,20 @@ def test_opens_on_the_row_that_reads_watashi_wa(
     sharpest = heads[heads[:, :-1].max(axis=1).argmax()]
     assert bars.locator(".number").all_text_contents() == [f"{w:.2f}" for w in sharpest]
     assert "step=2" in page.url or page.evaluate("location.hash").startswith("#step=2")
+
+
+def test_opens_on_the_same_row_as_the_other_views(model: Transformer) -> None:
+    spelled = [f"<0x{byte:02X}>" for byte in "私".encode()]
+    for tokens, row in (
+        (["今日", "私は", "行く"], 2),
+        (["今日", *spelled, "は", "行く"], 5),
+        (["私", "はい"], 2),
+        (["ありがとう"], 1),
+    ):
+        trace = make_trace(model, ["▁today"], tokens)
+        entry = PageEntry(trace, dict.fromkeys(tokens, Entry("", "")))
+        [written] = page_data(render([entry]))["entries"]
+        assert written["opens"]["step"] == default_row(trace) == row
 
 
 def test_a_screenshot_is_not_blank(open_page: Opened, entry: PageEntry) -> None:
