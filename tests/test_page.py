@@ -572,6 +572,25 @@ def test_a_corrupted_matrix_shows(
     assert bad.count() == 1 and bad.get_attribute("data-step") == "value"
 
 
+def test_what_was_left_out_of_a_worked_cell_is_named(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    bare = replace(trace, maps=tuple(
+        replace(m, values={name: m.values[name] for name in NEEDED}) for m in trace.maps
+    ))  # fmt: skip
+    notice = "#worked .notice"
+    page = open_page(render([entry, replace(entry, trace=bare)]), "#sentence=1")
+    assert page.locator(notice).count() == 0
+    page.select_option(".chooser select", "1")
+    assert "Some of this sentence’s numbers were left out" in page.inner_text(notice)
+    without = replace(entry, trace=replace(trace, projections=()))
+    page = open_page(render([without]))
+    assert "The matrices of this layer were left out" in page.inner_text(notice)
+
+
+NEEDED = ("q", "k", "v", "scores", "scaled", "context")
+
+
 def test_a_mean_is_the_mean(
     open_page: Opened, entry: PageEntry, trace: AttentionTrace
 ) -> None:

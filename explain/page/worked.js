@@ -114,7 +114,10 @@ function drawWorked() {
     ...(cell.output ? [outputStep(cell)] : []),
   ];
   const parts = [title, place, cellBadge(cell), make("ol", { class: "steps" }, steps)];
-  if (!cell.x) parts.push(make("p", { class: "notice" }, label("noMatrices")));
+  if (!cell.x) {
+    const missing = projectionsOf(kind, layer) ? "noVectors" : "noMatrices";
+    parts.push(make("p", { class: "notice" }, label(missing)));
+  }
   return parts;
 }
 
