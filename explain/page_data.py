@@ -287,6 +287,7 @@ def _entry(entry: PageEntry, models: list[Json]) -> Json:
     if entry.what_if is not None:
         made["what_if"] = {
             "translation": entry.what_if.translation,
+            "complete": entry.what_if.complete,
             "heads": [vars(head) for head in entry.what_if.heads],
         }
     return made

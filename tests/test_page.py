@@ -31,10 +31,12 @@ from explain.page import (
     what_if,
 )
 from explain.page_data import exact, rounded, shown
+from explain.probes import WhatIf
 from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
 from explain.views import default_row
 from explain.words import SegmenterMissing, source_words, target_words
 from model.config import ModelConfig
+from model.engine import Hypothesis
 from model.search import search
 from model.transformer import Transformer
 
@@ -765,9 +767,54 @@ def test_a_head_off_is_a_head_with_no_values(
         log_probs = logits.log_softmax(dim=-1)[range(8), list(trace.target.ids_out)]
     change = float(log_probs.sum()) - sum(trace.target.log_probs)
     assert head.change == pytest.approx(change, abs=1e-3)
-    ids = search(mute, source, max_steps=24)[0][0].ids
+    greedy = search(model, source)[0][0]
+    assert found.complete == greedy.complete
+    cap = 2 * max(len(greedy.ids), len(trace.target.ids_out)) + 8
+    ids = search(mute, source, max_steps=cap)[0][0].ids
     text = tokenizer.decode(ids)
     assert head.translation == text or "\ufffd" in text
+
+
+def test_a_short_target_cuts_nothing_that_the_model_writes(
+    open_page: Opened, model: Transformer, tokenizer: Tokenizer
+) -> None:
+    trace = make_trace(model, ["▁machine"], ["はい"])
+    found = what_if(model, trace, tokenizer)
+    greedy = search(model, torch.tensor([trace.source.ids]))[0][0]
+    assert len(greedy.ids) > 2 * len(trace.target.ids_out) + 8
+    assert found.complete == greedy.complete
+    texts = tokenizer.decode(greedy.ids), "".join(tokenizer.tokens(greedy.ids))
+    assert found.translation in texts
+    shown_all = page_text(open_page, trace, replace(found, complete=True))
+    shown_cut = page_text(open_page, trace, replace(found, complete=False))
+    assert shown_cut == f"{shown_all} …" and "…" not in shown_all
+
+
+@pytest.mark.parametrize(("traced", "cap"), [(1, 2 * 20 + 8), (30, 2 * 31 + 8)])
+def test_only_what_is_written_without_a_head_is_capped(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    traced: int,
+    cap: int,
+) -> None:
+    """By twice the longer of the traced translation and of what the model writes."""
+    caps = []
+
+    def writes_20(*_: object, max_steps: int | None = None) -> list[list[Hypothesis]]:
+        caps.append(max_steps)
+        return [[Hypothesis.scored([21] * 20, -1.0, 1.0)]]
+
+    monkeypatch.setattr("explain.probes.search", writes_20)
+    trace = make_trace(model, ["▁machine"], ["はい"] * traced)
+    assert what_if(model, trace, tokenizer).complete
+    assert caps == [None, *[cap] * 12]
+
+
+def page_text(open_page: Opened, trace: AttentionTrace, asked: WhatIf) -> str:
+    """What a page says the model writes with every head."""
+    page = open_page(render([PageEntry(trace, what_if=asked)]))
+    return page.inner_text("#what-if p:has(.with-all)")
 
 
 def test_heads_switched_off_are_listed(open_page: Opened, entry: PageEntry) -> None:
