@@ -245,6 +245,24 @@ def test_fits_the_width(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_cells_settle_on_one_size(open_page: Opened, entry: PageEntry) -> None:
+    page = open_page(render([entry]))
+    frames = """async () => {
+        const seen = new Set();
+        for (let i = 0; i < 20; i++) {
+            await new Promise(requestAnimationFrame);
+            const sizes = [...document.querySelectorAll(".matrix")].map(
+                (table) => table.style.getPropertyValue("--cell"));
+            if (i > 9) seen.add([document.body.scrollHeight, ...sizes].join(" "));
+        }
+        return [...seen];
+    }"""
+    for width in range(320, 520, 20):
+        page.set_viewport_size({"width": width, "height": 900})
+        found = page.evaluate(frames)
+        assert len(found) == 1, (width, found)
+
+
 @pytest.mark.parametrize("color_scheme", ["light", "dark"])
 def test_a_number_on_any_blue_can_be_read(
     open_page: Opened, entry: PageEntry, color_scheme: str

@@ -119,13 +119,19 @@ function reveal(frame, row, column) {
 
 // Give cells the size at which the columns fill the frame, within reason.
 function fitCells(frame, table, columns, then) {
-  const fit = () => {
+  const size = () => {
     const labels = table.querySelector("tbody th, .sides").offsetWidth + 12;
     const room = (frame.clientWidth - labels) / columns - 2;
-    const cell = Math.max(14, Math.min(46, Math.floor(room)));
+    return Math.max(14, Math.min(46, Math.floor(room)));
+  };
+  const fit = () => {
+    // Small labels leave the cells more room. Whether they are to be small is asked of
+    // the large ones, or each answer would bring about the other.
+    table.classList.remove("small");
+    table.classList.toggle("small", size() < 22);
+    const cell = size();
     table.style.setProperty("--cell", `${cell}px`);
     table.classList.toggle("numbers", cell >= 30);
-    table.classList.toggle("small", cell < 22);
     then();
   };
   new ResizeObserver(fit).observe(frame);
