@@ -20,6 +20,7 @@ from explain.glossary import Glossary
 from explain.kinds import Kind
 from explain.probes import Candidate, Candidates, WhatIf
 from explain.trace import AttentionMap, AttentionTrace, Projections
+from explain.views import default_row
 from explain.words import SegmenterMissing, Word, given_words, text_words
 
 Json = dict[str, Any]
@@ -286,6 +287,7 @@ def _entry(entry: PageEntry, models: list[Json]) -> Json:
     if entry.what_if is not None:
         made["what_if"] = {
             "translation": entry.what_if.translation,
+            "complete": entry.what_if.complete,
             "heads": [vars(head) for head in entry.what_if.heads],
         }
     return made
@@ -320,17 +322,12 @@ def _model(trace: AttentionTrace, models: list[Json]) -> int:
 
 
 def _opening(trace: AttentionTrace) -> Json:
-    """Return where the page opens: the row that reads 私は, in the last layer.
+    """Return where the page opens: the row that any view opens at, in the last layer.
 
-    Without 私は it is the row that reads the first token after the start mark. Of the
-    layer's heads it is the one with the largest weight, there, on a token that is text.
+    Of the layer's heads it is the one with the largest weight, there, on a token that
+    is text.
     """
-    reads = trace.target.tokens_in
-    spelled = ["".join(reads[1 : index + 1]) for index in range(len(reads))]
-    step = next(
-        (i for i, text in enumerate(spelled) if text.endswith("私は")),
-        min(1, len(reads) - 1),
-    )
+    step = default_row(trace)
     layer = trace.layers("cross") - 1
     row = trace.map("cross", layer).weights[:, step, :]  # (H, S)
     text = row[:, :-1] if row.shape[1] > 1 else row
@@ -365,11 +362,15 @@ def _parts(words: Sequence[Word]) -> list[Json]:
 
 def _glosses(entry: PageEntry, words: Json | None) -> list[Json | None]:
     """Return, for each of tokens_out, the glossary's entry of the word it begins."""
-    glosses: list[Json | None] = [None] * len(entry.trace.target.tokens_out)
+    begun: dict[int, str] = {}
     for word in words["target"] if words else ():
-        known = entry.glossary.get(word["text"])
-        if known is not None and word["parts"]:
-            glosses[word["parts"][0][0]] = {"word": word["text"], **vars(known)}
+        if word["parts"]:  # of two that begin in one token, the first
+            begun.setdefault(word["parts"][0][0], word["text"])
+    glosses: list[Json | None] = [None] * len(entry.trace.target.tokens_out)
+    for token, text in begun.items():
+        known = entry.glossary.get(text)
+        if known is not None:
+            glosses[token] = {"word": text, **vars(known)}
     return glosses
 
 

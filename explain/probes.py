@@ -15,6 +15,7 @@ from torch import Tensor
 from data.tokenizer import Tokenizer
 from explain.kinds import Kind
 from explain.trace import AttentionTrace, sub_layers
+from model.engine import Hypothesis
 from model.search import search
 from model.transformer import Transformer
 
@@ -52,6 +53,8 @@ class WhatIf:
 
     translation: str
     """What greedy search finds with every head on."""
+    complete: bool
+    """False where that search reached the model's limit."""
     heads: tuple[HeadOff, ...]
 
 
@@ -91,7 +94,9 @@ def what_if(model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer) -> 
     A head is off when its rows of W_O are zero: it still attends, and nobody hears it.
     """
     model = copy.deepcopy(model)
-    greedy, _ = _translate(model, trace, tokenizer)
+    greedy = _translate(model, trace)
+    # Without a head a model may babble to its limit; twice the length shows that.
+    cap = 2 * max(len(greedy.ids), len(trace.target.ids_out)) + 8
     before = _log_probability(model, trace)
     found = []
     for kind, layer, _, module in sub_layers(model):
@@ -101,11 +106,12 @@ def what_if(model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer) -> 
             columns = module.w_o.data[:, head * width : (head + 1) * width]
             kept = columns.clone()
             columns.zero_()
-            translation, complete = _translate(model, trace, tokenizer)
+            off = _translate(model, trace, cap)
+            text = _text(off.ids, tokenizer)
             change = _log_probability(model, trace) - before
             columns.copy_(kept)
-            found.append(HeadOff(kind, layer, head, translation, complete, change))
-    return WhatIf(greedy, tuple(found))
+            found.append(HeadOff(kind, layer, head, text, off.complete, change))
+    return WhatIf(_text(greedy.ids, tokenizer), greedy.complete, tuple(found))
 
 
 def _states(trace: AttentionTrace) -> Mapping[str, np.ndarray]:
@@ -128,13 +134,11 @@ def _likeliest(
 
 
 def _translate(
-    model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer
-) -> tuple[str, bool]:
+    model: Transformer, trace: AttentionTrace, cap: int | None = None
+) -> Hypothesis:
+    """Return the greedy translation, of `cap` tokens at most."""
     source = torch.tensor([trace.source.ids], device=model.positions.device)
-    # Without a head a model may babble to its limit; twice the length shows that.
-    cap = 2 * len(trace.target.ids_out) + 8
-    best = search(model, source, max_steps=cap)[0][0]
-    return _text(best.ids, tokenizer), best.complete
+    return search(model, source, max_steps=cap)[0][0]
 
 
 def _text(ids: Sequence[int], tokenizer: Tokenizer) -> str:

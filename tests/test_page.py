@@ -3,6 +3,7 @@
 import copy
 import html
 import json
+import math
 import re
 import shutil
 import time
@@ -30,9 +31,12 @@ from explain.page import (
     what_if,
 )
 from explain.page_data import exact, rounded, shown
+from explain.probes import WhatIf
 from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
+from explain.views import default_row
 from explain.words import SegmenterMissing, source_words, target_words
 from model.config import ModelConfig
+from model.engine import Hypothesis
 from model.search import search
 from model.transformer import Transformer
 
@@ -206,6 +210,20 @@ def test_opens_on_the_row_that_reads_watashi_wa(
     assert "step=2" in page.url or page.evaluate("location.hash").startswith("#step=2")
 
 
+def test_opens_on_the_same_row_as_the_other_views(model: Transformer) -> None:
+    spelled = [f"<0x{byte:02X}>" for byte in "私".encode()]
+    for tokens, row in (
+        (["今日", "私は", "行く"], 2),
+        (["今日", *spelled, "は", "行く"], 5),
+        (["私", "はい"], 2),
+        (["ありがとう"], 1),
+    ):
+        trace = make_trace(model, ["▁today"], tokens)
+        entry = PageEntry(trace, dict.fromkeys(tokens, Entry("", "")))
+        [written] = page_data(render([entry]))["entries"]
+        assert written["opens"]["step"] == default_row(trace) == row
+
+
 def test_a_screenshot_is_not_blank(open_page: Opened, entry: PageEntry) -> None:
     page = open_page(render([entry]))
     assert "私" in page.inner_text("body")
@@ -225,6 +243,59 @@ def test_fits_the_width(
 ) -> None:
     page = open_page(render([entry]), width=width, color_scheme=color_scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_cells_settle_on_one_size(open_page: Opened, entry: PageEntry) -> None:
+    page = open_page(render([entry]))
+    frames = """async () => {
+        const seen = new Set();
+        for (let i = 0; i < 20; i++) {
+            await new Promise(requestAnimationFrame);
+            const sizes = [...document.querySelectorAll(".matrix")].map(
+                (table) => table.style.getPropertyValue("--cell"));
+            if (i > 9) seen.add([document.body.scrollHeight, ...sizes].join(" "));
+        }
+        return [...seen];
+    }"""
+    for width in range(320, 520, 20):
+        page.set_viewport_size({"width": width, "height": 900})
+        found = page.evaluate(frames)
+        assert len(found) == 1, (width, found)
+
+
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_a_number_on_any_blue_can_be_read(
+    open_page: Opened, entry: PageEntry, color_scheme: str
+) -> None:
+    """WCAG's contrast of 4.5 for text, at every weight from 0 to 1 in thousandths."""
+    page = open_page(render([entry]), color_scheme=color_scheme)
+    colours = page.evaluate("""() => {
+        const name = { element: [], spoken: "" };
+        const map = { rows: [name], columns: Array(1001).fill(name),
+            masked: () => false, weight: (r, c) => c / 1000, describe: () => "" };
+        document.querySelector("#maps").append(tableMatrix(map).element);
+        const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+        const cells = document.querySelectorAll("#maps > table tbody td");
+        return [...cells].map((cell) => {
+            const [own, over] = [getComputedStyle(cell),
+                                 getComputedStyle(cell, "::before")];
+            return [own.color, own.backgroundColor, over.backgroundColor,
+                    over.opacity].map(numbers);
+        });
+    }""")
+    assert len(colours) == 1001
+    for text, below, above, [opacity] in colours:
+        mixed = [b + (a - b) * opacity for b, a in zip(below, above, strict=True)]
+        light, dark = sorted((luminance(text), luminance(mixed)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, opacity
+
+
+def luminance(colour: Sequence[float]) -> float:
+    """The relative luminance of an sRGB colour, as WCAG 2.2 defines it."""
+    shares = [channel / 255 for channel in colour]
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4
+              for s in shares]  # fmt: skip
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
 
 
 def test_prints(open_page: Opened, entry: PageEntry) -> None:
@@ -266,6 +337,17 @@ def test_steps_carry_both_labels_readings_and_candidates(
     assert f"{first.probability:.3f}" in page.inner_text("#next")
 
 
+def test_a_token_of_two_words_has_the_gloss_of_the_first(model: Transformer) -> None:
+    trace = make_trace(model, ["▁machine"], ["機械学習", "です"])
+    gold = GoldAlignment(["machine"], ["機械", "学習", "です"], parse_links("0-0"))
+    known = {"機械": Entry("きかい", "machine"), "学習": Entry("がくしゅう", "")}
+    second_alone = {"学習": known["学習"]}
+    for glossary, word in ((known, "機械"), (second_alone, None)):
+        [entry] = page_data(render([PageEntry(trace, glossary, gold)]))["entries"]
+        assert [gloss and gloss["word"] for gloss in entry["glosses"]] == [
+            word, None, None]  # fmt: skip
+
+
 def test_choosing_a_token_marks_it_in_every_panel(
     open_page: Opened, entry: PageEntry
 ) -> None:
@@ -296,6 +378,35 @@ def test_a_matrix_is_walked_by_keyboard_and_prints_the_weight(
     page.keyboard.press("ArrowRight")
     assert "not yet written" in readout.inner_text()
     assert cell(page, "decoder_self", 3, 4).get_attribute("aria-label") == "masked"
+
+
+def test_cells_have_names_where_their_numbers_are_hidden(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    page = open_page(render([entry]), "#decoder=2.1&cross=2.1", width=360)
+    assert page.locator("#panel-decoder_self .matrix.numbers").count() == 0
+    weights = trace.map("decoder_self", 1).weights[0]
+    places = [(r, c) for r in range(8) for c in range(8)]
+    names = ["masked" if c > r else f"{weights[r, c]:.3f}" for r, c in places]
+    grid = "#panel-decoder_self .matrix"
+    assert heard(page, grid, "gridcell") == ["", *names]
+    assert heard(page, grid, "columnheader") == ["<s>", *WORDS]
+    assert heard(page, grid, "rowheader")[:2] == [
+        "reads <s>, predicts 私は", "reads 私は, predicts 機械"]  # fmt: skip
+    words = heard(page, "#words .matrix", "gridcell")
+    assert sum("true alignment" in name for name in words) == 4
+    assert sum("largest weight" in name for name in words) == len(WORDS)
+
+
+def heard(page: "sync_api.Page", selector: str, role: str) -> list[str]:
+    """The names that Chromium tells a screen reader, of what has a role inside."""
+    session = page.context.new_cdp_session(page)
+    root = session.send("DOM.getDocument")["root"]["nodeId"]
+    inside = {"nodeId": root, "selector": selector}
+    found = session.send("DOM.querySelector", inside)
+    asked = {"nodeId": found["nodeId"], "role": role}
+    nodes = session.send("Accessibility.queryAXTree", asked)["nodes"]
+    return [node.get("name", {}).get("value", "") for node in nodes]
 
 
 def test_lines_and_thumbnails(open_page: Opened, entry: PageEntry) -> None:
@@ -332,11 +443,13 @@ def test_a_link_leads_back_to_the_same_place(
 
 def test_languages(open_page: Opened, entry: PageEntry) -> None:
     page = open_page(render([entry]))
+    labels = json.loads((PAGE_FOLDER / "labels.json").read_text("utf-8"))
     for name, code, word in (("日本語", "ja", "ヘッド"), ("한국어", "ko", "헤드")):
         page.get_by_role("button", name=name).click()
         assert page.get_attribute("html", "lang") == code
         assert word in page.inner_text("#maps")
         assert f"language={code}" in page.evaluate("location.hash")
+        assert page.inner_text("#skip") == labels[code]["skip"]
     tokens = page.locator("#panel-cross tbody tr").nth(1).locator("th .token")
     assert tokens.first.get_attribute("lang") == "ja"
     assert page.locator("#panel-cross thead .token").first.get_attribute("lang") == "en"
@@ -413,6 +526,36 @@ def test_a_worked_cell_is_the_traces_arithmetic(
     assert page.locator("#worked [data-step]").count() == 8
 
 
+@pytest.mark.parametrize("by", [-2000, -40, -7, 0, 7, 40, 2000])
+def test_the_softmax_that_is_printed_works_out_for_any_scores(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace, by: float
+) -> None:
+    """One vector added to every key adds one number to a row's scores, to no weight."""
+    at = trace.map("cross", 1)
+    query, K = at.values["q"][0, 2], at.values["q"].shape[2]
+    shift = query * by * K**0.5 / (query @ query)
+    moved = replace(at, values={**at.values, "k": at.values["k"] + shift})
+    maps = tuple(moved if m is at else m for m in trace.maps)
+    changed = replace(entry, trace=replace(trace, maps=maps))
+    page = open_page(render([changed]), "#cross=2.1&cell=cross.3.2")
+    formula = page.inner_text("[data-step=weight] .formula").replace("−", "-")
+    number = r"(-?\d+\.\d+)"
+    pattern = rf"exp\({number}( [-+] \d+\.\d+)?\) ÷ {number} = {number} ÷ \3 = {number}"
+    found = re.fullmatch(pattern, formula)
+    assert found is not None, formula
+    score, total, raised, weight = (float(found[i]) for i in (1, 3, 4, 5))
+    largest = float((at.values["scaled"][0, 2] + by).max())
+    assert score == pytest.approx(at.values["scaled"][0, 2, 1] + by, abs=2e-3)
+    power = math.exp(score + float((found[2] or "0").replace(" ", "")))
+    assert raised == pytest.approx(power, rel=2e-3, abs=1e-4)
+    assert raised / total == pytest.approx(weight, abs=2e-4)
+    assert weight == pytest.approx(at.weights[0, 2, 1], abs=1e-3)
+    cells = page.locator("[data-step=weight] tbody td:nth-child(5)").all_text_contents()
+    assert sum(map(float, cells)) == pytest.approx(total, rel=1e-3)
+    told = page.locator("[data-step=weight] .shifted").count()
+    assert (told == 1) == (found[2] is not None) == (abs(largest) > 8)
+
+
 @pytest.mark.parametrize("kind", ["encoder_self", "decoder_self", "cross"])
 def test_a_corrupted_weight_shows(
     open_page: Opened, entry: PageEntry, trace: AttentionTrace, kind: str
@@ -447,6 +590,25 @@ def test_a_corrupted_matrix_shows(
     page = open_page(render([changed]), "#cross=2.1&cell=cross.3.2")
     bad = page.locator("[data-step]:has(.badge.bad)")
     assert bad.count() == 1 and bad.get_attribute("data-step") == "value"
+
+
+def test_what_was_left_out_of_a_worked_cell_is_named(
+    open_page: Opened, entry: PageEntry, trace: AttentionTrace
+) -> None:
+    bare = replace(trace, maps=tuple(
+        replace(m, values={name: m.values[name] for name in NEEDED}) for m in trace.maps
+    ))  # fmt: skip
+    notice = "#worked .notice"
+    page = open_page(render([entry, replace(entry, trace=bare)]), "#sentence=1")
+    assert page.locator(notice).count() == 0
+    page.select_option(".chooser select", "1")
+    assert "Some of this sentence’s numbers were left out" in page.inner_text(notice)
+    without = replace(entry, trace=replace(trace, projections=()))
+    page = open_page(render([without]))
+    assert "The matrices of this layer were left out" in page.inner_text(notice)
+
+
+NEEDED = ("q", "k", "v", "scores", "scaled", "context")
 
 
 def test_a_mean_is_the_mean(
@@ -496,6 +658,19 @@ def test_the_word_view_is_explain_alignments(
     assert notes == [f"{m:.2f}" for m in mass]
 
 
+def test_the_word_view_says_which_words_are_not_yet_written(
+    open_page: Opened, entry: PageEntry
+) -> None:
+    page = open_page(render([entry]))
+    page.locator("#words").get_by_role("button", name="Decoder").click()
+    row = page.locator("#words .matrix tbody tr").nth(1)
+    readout = page.locator("#words .readout")
+    row.locator("td").nth(3).hover()  # 機械 is predicted before 学習 is read
+    assert readout.inner_text() == "機械: 学習 is not yet written (masked)"
+    row.locator("td").nth(1).hover()
+    assert re.fullmatch(r"機械: [01]\.\d{3} on 私は", readout.inner_text())
+
+
 def test_gold_links_are_outlined_and_the_error_rate_printed(
     open_page: Opened, entry: PageEntry, trace: AttentionTrace
 ) -> None:
@@ -536,6 +711,36 @@ def test_what_no_step_reads_is_no_word_read(
     assert rows.all_text_contents() == ["猫", "走る"]
     page.locator("#words").get_by_role("button", name="word read").click()
     assert rows.all_text_contents() == ["<s>", "猫"]
+
+
+def test_a_large_word_view_has_its_signs_and_notes(
+    open_page: Opened, model: Transformer
+) -> None:
+    """Above 2,500 cells it is one drawing."""
+    source, target = [f"word{i}" for i in range(55)], [f"語{i}" for i in range(55)]
+    trace = make_trace(model, [f"▁{word}" for word in source], target)
+    gold = GoldAlignment(source, target, parse_links("1-0 5-2 7?3"))
+    page = open_page(render([PageEntry(trace, gold=gold)]), "#cross=2.1")
+    signs = page.locator("#words .plate .sign")
+    place = """all => all.map(({ style, className }) => [...["--r", "--c"].map(
+        (name) => Number(style.getPropertyValue(name))), className])"""
+    found = [tuple(sign) for sign in signs.evaluate_all(place)]
+    classes = {(row, column): set(name.split()) for row, column, name in found}
+    assert {p for p, names in classes.items() if "gold" in names} == {
+        (0, 1), (2, 5), (3, 7)}  # fmt: skip
+    assert "maybe" in classes[3, 7] and "maybe" not in classes[2, 5]
+    weights = trace.map("cross", 1).weights[0]
+    words = source_words(trace.source.tokens), target_words(target, target)
+    matrix = word_matrix(weights, words[1], words[0])
+    best = {(r, int(c)) for r, c in enumerate(matrix.argmax(axis=1))}
+    assert {p for p, names in classes.items() if "linked" in names} == best
+    page.locator("#words .plate").press("ArrowRight")
+    said = f"語0: {weights[0, 1]:.3f} on word1, true alignment"
+    assert page.inner_text("#live").startswith(said)
+    page.locator("#words").get_by_role("button", name="hidden").click()
+    notes = page.locator("#words .row-notes > div").all_text_contents()
+    assert notes == [f"{max(0, 1 - row.sum()):.2f}" for row in matrix]
+    assert len(set(notes)) > 1
 
 
 # -------------------------------------------------- candidates, layers, heads switched
@@ -580,9 +785,54 @@ def test_a_head_off_is_a_head_with_no_values(
         log_probs = logits.log_softmax(dim=-1)[range(8), list(trace.target.ids_out)]
     change = float(log_probs.sum()) - sum(trace.target.log_probs)
     assert head.change == pytest.approx(change, abs=1e-3)
-    ids = search(mute, source, max_steps=24)[0][0].ids
+    greedy = search(model, source)[0][0]
+    assert found.complete == greedy.complete
+    cap = 2 * max(len(greedy.ids), len(trace.target.ids_out)) + 8
+    ids = search(mute, source, max_steps=cap)[0][0].ids
     text = tokenizer.decode(ids)
     assert head.translation == text or "\ufffd" in text
+
+
+def test_a_short_target_cuts_nothing_that_the_model_writes(
+    open_page: Opened, model: Transformer, tokenizer: Tokenizer
+) -> None:
+    trace = make_trace(model, ["▁machine"], ["はい"])
+    found = what_if(model, trace, tokenizer)
+    greedy = search(model, torch.tensor([trace.source.ids]))[0][0]
+    assert len(greedy.ids) > 2 * len(trace.target.ids_out) + 8
+    assert found.complete == greedy.complete
+    texts = tokenizer.decode(greedy.ids), "".join(tokenizer.tokens(greedy.ids))
+    assert found.translation in texts
+    shown_all = page_text(open_page, trace, replace(found, complete=True))
+    shown_cut = page_text(open_page, trace, replace(found, complete=False))
+    assert shown_cut == f"{shown_all} …" and "…" not in shown_all
+
+
+@pytest.mark.parametrize(("traced", "cap"), [(1, 2 * 20 + 8), (30, 2 * 31 + 8)])
+def test_only_what_is_written_without_a_head_is_capped(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    traced: int,
+    cap: int,
+) -> None:
+    """By twice the longer of the traced translation and of what the model writes."""
+    caps = []
+
+    def writes_20(*_: object, max_steps: int | None = None) -> list[list[Hypothesis]]:
+        caps.append(max_steps)
+        return [[Hypothesis.scored([21] * 20, -1.0, 1.0)]]
+
+    monkeypatch.setattr("explain.probes.search", writes_20)
+    trace = make_trace(model, ["▁machine"], ["はい"] * traced)
+    assert what_if(model, trace, tokenizer).complete
+    assert caps == [None, *[cap] * 12]
+
+
+def page_text(open_page: Opened, trace: AttentionTrace, asked: WhatIf) -> str:
+    """What a page says the model writes with every head."""
+    page = open_page(render([PageEntry(trace, what_if=asked)]))
+    return page.inner_text("#what-if p:has(.with-all)")
 
 
 def test_heads_switched_off_are_listed(open_page: Opened, entry: PageEntry) -> None:
@@ -716,6 +966,9 @@ def test_case_25_a_character_of_bytes_shows_once(
     assert predicted.all_text_contents() == ["猫", "2/3", "3/3", "です", "</s>"]
     assert predicted.first.get_attribute("title") == f"猫: {' '.join(pieces)}"
     assert predicted.nth(1).get_attribute("title") == f"猫 2/3: {pieces[1]}"
+    page.locator(".strip button").nth(2).click()
+    said = "reading 猫 2/3, predicting 猫 3/3: attends to "
+    assert page.inner_text("#live").startswith(said)
     words = page.locator("#words .matrix th[scope=row]").all_text_contents()
     assert words == ["猫", "です", "</s>"]
     assert "\ufffd" not in page.content()

@@ -19,6 +19,7 @@ section(
         label("allOn"),
         " ",
         make("bdi", { lang: languageOf("target"), class: "with-all" }, asked.translation),
+        asked.complete ? "" : " …",
       ),
       make(
         "div",
@@ -36,7 +37,8 @@ function whatIfTable(kind, asked, largest) {
       const bar = make("span", { class: found.change < 0 ? "fill" : "fill up" });
       bar.style.width = `${(100 * Math.abs(found.change)) / largest}%`;
       const view = { layer: found.layer, head: found.head };
-      const changed = found.translation !== asked.translation || !found.complete;
+      const changed =
+        found.translation !== asked.translation || found.complete !== asked.complete;
       return make(
         "tr",
         {},

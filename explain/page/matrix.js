@@ -119,13 +119,19 @@ function reveal(frame, row, column) {
 
 // Give cells the size at which the columns fill the frame, within reason.
 function fitCells(frame, table, columns, then) {
-  const fit = () => {
+  const size = () => {
     const labels = table.querySelector("tbody th, .sides").offsetWidth + 12;
     const room = (frame.clientWidth - labels) / columns - 2;
-    const cell = Math.max(14, Math.min(46, Math.floor(room)));
+    return Math.max(14, Math.min(46, Math.floor(room)));
+  };
+  const fit = () => {
+    // Small labels leave the cells more room. Whether they are to be small is asked of
+    // the large ones, or each answer would bring about the other.
+    table.classList.remove("small");
+    table.classList.toggle("small", size() < 22);
+    const cell = size();
     table.style.setProperty("--cell", `${cell}px`);
     table.classList.toggle("numbers", cell >= 30);
-    table.classList.toggle("small", cell < 22);
     then();
   };
   new ResizeObserver(fit).observe(frame);
@@ -139,14 +145,14 @@ function tableMatrix(map) {
   const heads = map.columns.map((column) =>
     make(
       "th",
-      { scope: "col", tabindex: -1 },
+      { scope: "col", tabindex: -1, "aria-label": column.spoken },
       make("span", { class: "upright" }, column.element),
     ),
   );
   const sides = map.rows.map((row) =>
     make(
       "th",
-      { scope: "row", tabindex: -1 },
+      { scope: "row", tabindex: -1, "aria-label": row.spoken },
       make("span", { class: "row" }, row.element),
     ),
   );
@@ -195,20 +201,33 @@ function tableMatrix(map) {
   return body;
 }
 
+// The signs that a cell may bear, which are its classes, and the labels that name them.
+const SIGNS = {
+  gold: "goldSure",
+  "gold maybe": "goldPossible",
+  linked: "goldLinked",
+};
+
+const signName = (sign) => label(SIGNS[sign]);
+
+const signsOf = (map, r, c) =>
+  [map.gold?.(r, c), map.linked?.(r, c) && "linked"].filter(Boolean);
+
 function matrixCell(map, r, c) {
   if (map.masked(r, c))
     return make("td", { class: "masked", tabindex: -1, "aria-label": label("masked") });
   const weight = map.weight(r, c);
-  const marks = [map.gold?.(r, c), map.linked?.(r, c) && "linked"]
-    .filter(Boolean)
-    .join(" ");
+  const signs = signsOf(map, r, c);
+  // Where there is no room for the number it is hidden, from screen readers as well.
+  const name = [fixed(weight, 3), ...signs.map(signName)].join(", ");
   const cell = make(
     "td",
-    { class: marks, tabindex: -1 },
+    { class: signs.join(" "), tabindex: -1, "aria-label": name },
     make("span", {}, fixed(weight, 2)),
   );
   cell.style.setProperty("--weight", weight.toFixed(4));
-  cell.classList.toggle("strong", weight > 0.5);
+  cell.classList.toggle("half", weight > 0.48);
+  cell.classList.toggle("strong", weight > 0.68);
   return cell;
 }
 
@@ -275,15 +294,19 @@ function drawnMatrix(map) {
     "div",
     { class: "plate", tabindex: 0, role: "application", "aria-label": map.name },
     thumbnail(map, 6),
+    drawnSigns(map),
     bands,
   );
+  const notes = drawnNotes(map);
   body.element = make(
     "div",
-    { class: "drawn" },
+    { class: notes ? "drawn noted" : "drawn" },
     make("div", { class: "corner" }),
     make("div", { class: "heads" }, heads),
+    notes && make("div", { class: "corner right" }),
     make("div", { class: "sides" }, sides),
     plate,
+    notes,
   );
   body.element.style.setProperty("--rows", map.rows.length);
   body.element.style.setProperty("--columns", map.columns.length);
@@ -305,6 +328,26 @@ function drawnMatrix(map) {
     put(cursor, ...point.at);
   }
   return body;
+}
+
+// The signs of cells, each a frame that lies over the drawing.
+function drawnSigns(map) {
+  const signs = map.rows.flatMap((_, r) =>
+    map.columns.map((_, c) => {
+      const classes = signsOf(map, r, c);
+      if (!classes.length) return null;
+      const sign = make("div", { class: ["sign", ...classes].join(" ") });
+      put(sign, r, c);
+      return sign;
+    }),
+  );
+  return signs.filter(Boolean);
+}
+
+function drawnNotes(map) {
+  if (!map.note) return null;
+  const notes = map.rows.map((_, r) => make("div", {}, map.note(r)));
+  return make("div", { class: "row-notes" }, notes);
 }
 
 function put(band, r, c) {
@@ -332,8 +375,11 @@ function pointable(plate, map, show) {
   plate.addEventListener("keydown", (event) => {
     const by = MOVES[event.key];
     if (event.key === "Enter" || event.key === " ") map.choose(...point.at);
-    else if (by) move(point.at[0] + by[0], point.at[1] + by[1]);
-    else return;
+    else if (by) {
+      move(point.at[0] + by[0], point.at[1] + by[1]);
+      const signs = signsOf(map, ...point.at).map(signName);
+      announce([map.describe(...point.at), ...signs].join(", "));
+    } else return;
     event.preventDefault();
     event.stopPropagation();
   });

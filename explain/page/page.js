@@ -4,13 +4,19 @@
 function show(change) {
   change();
   refresh();
-  document.getElementById("live").textContent = spokenStep();
+  announce(spokenStep());
+}
+
+// Have a screen reader say something.
+function announce(text) {
+  document.getElementById("live").textContent = text;
 }
 
 function refresh() {
   const { language, theme } = state;
   document.documentElement.lang = language;
   document.documentElement.dataset.theme = theme;
+  skip.textContent = label("skip");
   for (const part of SECTIONS) {
     const element = document.getElementById(part.id);
     const key = JSON.stringify([language, ...part.key()]);
@@ -70,4 +76,3 @@ window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", rep
 state.language = firstLanguage();
 readAddress();
 refresh();
-skip.textContent = label("skip");

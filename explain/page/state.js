@@ -222,9 +222,9 @@ function viewName({ layer, head }) {
 // "reading 私は, predicting 機械: attends to machine 0.41, layer 2 head 3"
 function spokenStep() {
   return label("spoken", {
-    reads: entry().reads[state.step].text,
-    predicts: entry().predicts[state.step].text,
-    key: entry().source[state.source].text,
+    reads: spoken(entry().reads[state.step]),
+    predicts: spoken(entry().predicts[state.step]),
+    key: spoken(entry().source[state.source]),
     weight: fixed(weightAt("cross", state.views.cross, state.step, state.source), 2),
     view: viewName(state.views.cross),
   });

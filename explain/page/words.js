@@ -151,15 +151,18 @@ function wordMap(kind, rows, columns, weights, gold) {
     const text = row.map((w, c) => (columns[c].mark ? -1 : w));
     return text.indexOf(Math.max(...text));
   });
+  const masked = (r, c) =>
+    isMasked(kind, rows[r].parts.at(-1)[0], columns[c].parts[0][0]);
   return {
     name: `${label("wordsTitle")}: ${label(kind)}`,
     rows: rows.map((word) => ({ element: wordElement(word), spoken: word.text })),
     columns: columns.map((word) => ({ element: wordElement(word), spoken: word.text })),
     weight: (r, c) => Math.min(1, weights[r][c]),
-    masked: (r, c) => isMasked(kind, rows[r].parts.at(-1)[0], columns[c].parts[0][0]),
+    masked,
     gold: (r, c) => gold && goldMark(r, c),
     linked: (r, c) => Boolean(gold) && !rows[r].mark && best[r] === c,
-    describe: (r, c) => describeCell(rows[r].text, columns[c].text, weights[r][c]),
+    describe: (r, c) =>
+      describeCell(rows[r].text, columns[c].text, masked(r, c) ? null : weights[r][c]),
     choose: () => {},
   };
 }
@@ -169,19 +172,14 @@ function goldNotes(kind, gold) {
   if (!gold) return make("p", { class: "quiet" }, label("goldPredicts"));
   const { layer, head } = state.views.cross;
   const rate = entry().gold.error_rates[`${layer}.${head === MEAN ? "mean" : head}`];
-  const key = [
-    ["gold", "goldSure"],
-    ["gold maybe", "goldPossible"],
-    ["linked", "goldLinked"],
-  ];
   return make(
     "div",
     { class: "gold-notes" },
     make(
       "ul",
       { class: "key" },
-      key.map(([name, text]) =>
-        make("li", {}, make("span", { class: `swatch ${name}` }), ` ${label(text)}`),
+      Object.keys(SIGNS).map((sign) =>
+        make("li", {}, make("span", { class: `swatch ${sign}` }), ` ${signName(sign)}`),
       ),
     ),
     make(

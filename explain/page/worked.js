@@ -15,6 +15,10 @@ function computeCell(kind, layer, head, row, column) {
   return found;
 }
 
+// How far from 0 a row's largest score may be for exp(score) to be readable. Past it the
+// largest score is subtracted first, as the softmax does in any case.
+const FAR = 8;
+
 function addScores(found, map) {
   const { kind, head, row, column } = found;
   const [q, k] = [unpack(map.q), unpack(map.k)];
@@ -25,7 +29,11 @@ function addScores(found, map) {
   found.scores = found.weights.map((_, c) => dot(found.q, rowOf(k, head, c)));
   found.scaled = found.scores.map((score) => score / scale);
   const allowed = (c) => !isMasked(kind, row, c);
-  found.raised = found.scaled.map((s, c) => (allowed(c) ? Math.exp(s) : 0));
+  const largest = Math.max(...found.scaled.filter((_, c) => allowed(c)));
+  found.shift = Math.abs(largest) > FAR ? largest : 0;
+  found.raised = found.scaled.map((s, c) =>
+    allowed(c) ? Math.exp(s - found.shift) : 0,
+  );
   found.total = found.raised.reduce((a, b) => a + b, 0);
   found.fresh = softmax(found.scaled, allowed);
   const slack = () => unpack(map.weights).step / 2;
@@ -106,7 +114,10 @@ function drawWorked() {
     ...(cell.output ? [outputStep(cell)] : []),
   ];
   const parts = [title, place, cellBadge(cell), make("ol", { class: "steps" }, steps)];
-  if (!cell.x) parts.push(make("p", { class: "notice" }, label("noMatrices")));
+  if (!cell.x) {
+    const missing = projectionsOf(kind, layer) ? "noVectors" : "noMatrices";
+    parts.push(make("p", { class: "notice" }, label(missing)));
+  }
   return parts;
 }
 
@@ -311,7 +322,7 @@ function scoreSteps(cell) {
   const four = (value) => fixed(value, 4);
   const score = four(cell.scores[column]);
   const scaled = four(cell.scaled[column]);
-  const [raised, total] = [four(cell.raised[column]), four(cell.total)];
+  const [raised, total] = [cell.raised[column], cell.total].map(raisedText(cell));
   const root = four(Math.sqrt(cell.q.length));
   return [
     step(
@@ -327,11 +338,31 @@ function scoreSteps(cell) {
     ),
     step(
       "weight",
-      `exp(${scaled}) ÷ ${total} = ${raised} ÷ ${total} = ${four(cell.fresh[column])}`,
+      `exp(${scaled}${shiftText(cell)}) ÷ ${total} = ${raised} ÷ ${total} = ${four(cell.fresh[column])}`,
       cell.steps.weight,
+      shiftNote(cell),
       softmaxTable(cell),
     ),
   ];
+}
+
+// How to write the powers of a row: to as many decimals as their sum needs for quotients
+// of what is written to be right to four.
+function raisedText({ total }) {
+  const digits = 4 + Math.max(0, Math.ceil(-Math.log10(total)));
+  return (value) => fixed(value, digits);
+}
+
+// What is added to each score of a row before e is raised to it.
+function shiftText({ shift }) {
+  if (!shift) return "";
+  return ` ${shift < 0 ? "+" : MINUS} ${fixed(Math.abs(shift), 4)}`;
+}
+
+function shiftNote({ shift }) {
+  if (!shift) return null;
+  const text = label("shifted", { largest: fixed(shift, 4) });
+  return make("p", { class: "quiet shifted" }, text);
 }
 
 // Every component's product, as a little sum of its own.
@@ -350,12 +381,13 @@ function productList(cell) {
 
 function softmaxTable(cell) {
   const { kind, row } = cell;
+  const raised = raisedText(cell);
   const names = [
     label("column_key"),
     "q · k",
     "÷ √d",
     label("column_mask"),
-    "exp",
+    cell.shift ? ["exp(…", make("br"), `${shiftText(cell)})`] : "exp",
     label("column_weight"),
   ];
   const heads = names.map((name) => make("th", { scope: "col" }, name));
@@ -366,7 +398,7 @@ function softmaxTable(cell) {
       fixed(cell.scores[c], 4),
       fixed(cell.scaled[c], 4),
       masked ? `${MINUS}∞` : label("allowed"),
-      fixed(cell.raised[c], 4),
+      raised(cell.raised[c]),
       fixed(cell.fresh[c], 4),
     ];
     return make(
@@ -380,7 +412,7 @@ function softmaxTable(cell) {
     "tr",
     { class: "sum" },
     make("th", { scope: "row", colspan: 4 }, label("rowSum")),
-    make("td", {}, fixed(cell.total, 4)),
+    make("td", {}, raised(cell.total)),
     make(
       "td",
       {},
