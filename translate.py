@@ -23,7 +23,7 @@ from explain.translator import EngineName, Translation, Translator
 from model.checkpoint import replacing, write_atomically
 from model.command import check_device, parse, printable, run
 from model.engine import Hypothesis, Precision
-from model.memory import SEARCH_KERNELS, tune_memory
+from model.memory import tune_memory
 from model.serving import check_ctranslate2
 
 if TYPE_CHECKING:  # slow to import, torch above all, and not all translations need it
@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Arguments) -> None:
-    tune_memory(SEARCH_KERNELS)
+    tune_memory()
     translator = Translator.load(
         arguments.model, arguments.device, arguments.engine, arguments.precision
     )

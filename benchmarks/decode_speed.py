@@ -36,7 +36,7 @@ from explain.translator import Translator
 from model.command import parse, run
 from model.engine import Precision, batches, threads_for
 from model.export import export_ctranslate2
-from model.memory import SEARCH_KERNELS, tune_memory
+from model.memory import tune_memory
 from model.threads import compute_apart
 
 Contender = Literal[
@@ -127,7 +127,7 @@ def contender(name: Contender, folder: Path, texts: Sequence[str]) -> Translate:
     """Return what translates texts with a beam."""
     helped = name.endswith("helped")
     if name.startswith("ours") or helped:
-        tune_memory(SEARCH_KERNELS)
+        tune_memory()
     if name.startswith("CTranslate2"):
         with tempfile.TemporaryDirectory() as scratch:
             out = Path(scratch, "exported")

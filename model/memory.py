@@ -4,18 +4,16 @@ import ctypes
 import os
 from typing import Any
 
-TRAINING_KERNELS, SEARCH_KERNELS = 512, 192
 
-
-def tune_memory(kernels: int = TRAINING_KERNELS) -> None:
+def tune_memory() -> None:
     """Let both keep what recurs; to be called before the first matrix product.
 
     glibc hands every large buffer back to the system and gets it again, page by page,
     an instant later, which took a third of a training step; it is asked to keep them.
-    oneDNN keeps the kernels of so many shapes. In a search every batch brings new ones,
-    of which few recur, and all that is kept takes memory (docs/experiments.md).
+    oneDNN keeps the kernels of 512 shapes, and all that is kept takes memory, so both a
+    training and a search see to it that few shapes recur (docs/experiments.md).
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(kernels))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "512")
     # Each thread of torch's keeps some as well, 1,024 unless it is told so.
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
     if (mallopt := _c_function("mallopt")) is not None:

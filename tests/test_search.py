@@ -21,7 +21,6 @@ from model.engine import (
     batches,
     usual_size,
 )
-from model.memory import SEARCH_KERNELS
 from model.search import (
     TorchEngine,
     _largest,
@@ -494,7 +493,11 @@ def test_usual_sizes(count: int, below: int, above: int) -> None:
 def test_shapes_recur_over_many_sentences(
     beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else every batch would bring new kernels, and memory would grow with them."""
+    """Else every batch would bring new kernels, and memory would grow with them.
+
+    These sentences are multiplied in 60 and 133 shapes, and were in 170 and 326 when
+    sizes were not chosen; the number went on growing.
+    """
     shapes: set[tuple[int, ...]] = set()
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, *_: object) -> Tensor:
@@ -510,7 +513,7 @@ def test_shapes_recur_over_many_sentences(
         lengths = torch.randint(1, 30, (count,), generator=generator).tolist()
         sources = [[*_ids(length, generator), END] for length in lengths]
         engine.translate(sources, beam, max_steps=8)
-    assert 0 < len(shapes) < SEARCH_KERNELS
+    assert 0 < len(shapes) < 150
 
 
 @pytest.mark.parametrize("columns", [50, 64 * 20, 64 * 20 + 37, 64 * 16])
