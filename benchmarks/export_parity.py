@@ -26,7 +26,7 @@ from data.text import normalise, read_file
 from explain.translator import Translation, Translator
 from model.command import parse, run
 from model.export import Quantization, export_ctranslate2
-from model.memory import SEARCH_KERNELS, tune_memory
+from model.memory import tune_memory
 
 BAR = 0.995
 SENTENCE = "I love machine learning"
@@ -48,7 +48,7 @@ class Arguments:
 
 def _main() -> int:
     arguments = parse(Arguments, None, "-m benchmarks.export_parity")
-    tune_memory(SEARCH_KERNELS)  # as translate.py does
+    tune_memory()  # as translate.py does
     rows = [line.split("\t") for line in read_file(arguments.sentences)]
     rows = [row for row in rows if normalise(row[0])]
     texts = [row[0] for row in rows[: arguments.count]]

@@ -11,7 +11,7 @@ def tune_memory() -> None:
     glibc hands every large buffer back to the system and gets it again, page by page,
     an instant later, which took a third of a training step; it is asked to keep them.
     oneDNN keeps the kernels of 512 shapes, and all that is kept takes memory, so both a
-    training and a search see to it that few shapes recur (docs/experiments.md).
+    training and a search see to it that the same few recur (docs/experiments.md).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "512")
     # Each thread of torch's keeps some as well, 1,024 unless it is told so.
