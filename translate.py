@@ -29,7 +29,7 @@ from model.serving import check_ctranslate2
 if TYPE_CHECKING:  # slow to import, torch above all, and not all translations need it
     from explain.trace import AttentionTrace
 
-CHUNK = 512
+CHUNK = 1_024
 """Lines that are read, translated and written together, at most."""
 MOST_HYPOTHESES = 1_000
 FEWEST_TO_AGREE = 3

@@ -454,14 +454,14 @@ def test_blank_lines_never_reach_the_model(
     assert capsys.readouterr() == ("\n" * 8, "")
 
 
-@pytest.mark.parametrize("place", [0, 511, 512])
+@pytest.mark.parametrize("place", [0, translate.CHUNK - 1, translate.CHUNK])
 def test_lines_about_the_limit_at_any_place(
     place: int, tiny_run: Path, tmp_path: Path, capsys: Said, translator: Translator
 ) -> None:
     limit = translator.model.config.max_length - 1
     word = next(w for w in ["sea", "tea", "red", "I"]
                 if len(translator.source.encode(f"{w} {w}")) == 2)  # fmt: skip
-    lines = [BIRD] * 520
+    lines = [BIRD] * (translate.CHUNK + 8)
     for size, named in [(limit - 1, False), (limit, False), (limit + 1, True)]:
         lines[place] = " ".join([word] * size)
         source = _write(tmp_path, "in.txt", "".join(line + "\n" for line in lines))
@@ -469,7 +469,10 @@ def test_lines_about_the_limit_at_any_place(
         said = capsys.readouterr()
         written = said.out.split("\n")
         assert written.pop() == "" and written.pop(place)
-        assert set(written) == {"私たちは赤い鳥を見ます。"} and len(written) == 519
+        assert (
+            set(written) == {"私たちは赤い鳥を見ます。"}
+            and len(written) == len(lines) - 1
+        )
         warned = f"line {place + 1} has {limit + 1} tokens, and the model reads {limit}"
         assert (warned in said.err) == named
         assert said.err.count("the rest is left out") == named
