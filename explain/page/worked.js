@@ -17,7 +17,7 @@ function computeCell(kind, layer, head, row, column) {
 
 // How far from 0 a row's largest score may be for exp(score) to be readable. Past it the
 // largest score is subtracted first, as the softmax does in any case.
-const FAR = 8;
+const FAR = 12;
 
 function addScores(found, map) {
   const { kind, head, row, column } = found;
