@@ -452,7 +452,8 @@ function contextSteps(cell) {
 }
 
 function contextTable(cell) {
-  const first = Math.min(FIRST, cell.context.length);
+  // One less than elsewhere: the key and its weight need that room.
+  const first = Math.min(FIRST - 1, cell.context.length);
   const side = SIDES[cell.kind][1];
   const rows = columnTokens(cell.kind).map((token, c) =>
     make(
