@@ -185,7 +185,8 @@ class Arguments:
         if self.validations < 1:
             raise ValueError(f"--validations {self.validations}: give 1 or more")
         if self.init is None:
-            self.shape.config(self.shape.vocabulary, self.shape.vocabulary)
+            few = min(self.shape.vocabulary, 1_000)  # a small corpus fills no more
+            self.shape.config(few, few)
         check_device(self.device)
         if self.precision == "bf16" and self.device.startswith("mps"):
             raise ValueError("--precision bf16: on mps give fp32")
@@ -343,13 +344,7 @@ def parse_arguments(argv: list[str]) -> Arguments:
     name = named.preset or ("tiny" if named.corpus == [STARTER] else "small")
     preset = PRESETS[name]
     default = Arguments(preset=name, shape=preset.shape, recipe=preset.recipe)
-    arguments = parse(Arguments, argv, "train.py", default=default)
-    if arguments.init is not None:
-        given = {word.split("=")[0].replace("_", "-") for word in argv}
-        for flag in (f"--{one.name}".replace("_", "-") for one in fields(Shape)):
-            if flag in given:
-                raise ValueError(f"--init keeps that run's shape: leave out {flag}")
-    return arguments
+    return parse(Arguments, argv, "train.py", default=default)
 
 
 def _first_look(argv: list[str]) -> Namespace:
@@ -374,7 +369,12 @@ def named_corpora(config: Mapping[str, Any]) -> list[str]:
 def _was_begun(folder: Path, argv: list[str]) -> bool:
     """Tell whether a run directory has a training of this command in it."""
     found = (folder / "config.json").is_file() and read_config(folder).get("argv")
-    return bool(found == argv)
+    return bool(found == argv and not _is_finished(folder))
+
+
+def _is_finished(folder: Path) -> bool:
+    """Tell whether a run has its page, which a training writes last."""
+    return (folder / "attention.html").is_file()
 
 
 def _begin(
@@ -389,6 +389,10 @@ def _begin(
     Of several processes the first makes the run directory.
     """
     if arguments.init is not None:
+        given = {word.split("=")[0].replace("_", "-") for word in argv}
+        for flag in (f"--{one.name}".replace("_", "-") for one in fields(Shape)):
+            if flag in given:
+                raise ValueError(f"--init keeps that run's shape: leave out {flag}")
         languages = read_config(arguments.init).get("languages")
         if languages != arguments.direction.split("-"):
             raise ValueError(
@@ -471,8 +475,7 @@ def _go_on(folder: Path, held: ExitStack, processes: Processes) -> Training:
     if processes.is_first:
         held.callback(lock_run(folder).release)
     saved, is_previous = load_state(folder)
-    # The card is what a training writes last; until then README.md may be the user's.
-    if saved["step"] == saved["steps"] and (folder / "README.md").is_file():
+    if _is_finished(folder):
         raise ValueError(f"{folder} is finished: nothing is left to do")
     arguments = replace(_saved_arguments(config, folder), out=folder)
     _check_corpora(config, arguments)
@@ -660,11 +663,8 @@ def _plan(
         }
     precision = min(candidates, key=lambda candidate: seconds[candidate])
     if minutes is not None:
-        share, seconds_besides = RESERVED
-        whole = minutes * 60
-        reserved = min(share * whole + seconds_besides, MOST_RESERVED * whole)
-        left = whole - reserved - (time.perf_counter() - began)
-        steps = int(processes.from_first(left) / seconds[precision])
+        left = processes.from_first(_seconds_for_steps(minutes, began))
+        steps = int(left / seconds[precision])
         if steps < 1:
             raise ValueError(
                 f"after preparing, no step fits into {minutes:g} minutes: start again "
@@ -672,6 +672,14 @@ def _plan(
             )
     print(f"{steps:,} steps in {precision}")
     return precision, steps
+
+
+def _seconds_for_steps(minutes: float, began: float) -> float:
+    """Return how many of the minutes' seconds are left for steps."""
+    share, seconds_besides = RESERVED
+    whole = minutes * 60
+    reserved = min(share * whole + seconds_besides, MOST_RESERVED * whole)
+    return whole - reserved - (time.perf_counter() - began)
 
 
 def _precisions(arguments: Arguments, processes: Processes) -> list[Precision]:
@@ -893,8 +901,8 @@ def _finish(training: Training) -> None:
     starter = training.material.starter
     if starter is not None and training.arguments.direction == "en-ja":
         _report_starter(translator, starter)
-    page = _write_page(training, translator)
     _write_card(training)
+    page = _write_page(training, translator)  # what tells that a run is finished
     minutes, seconds = divmod(round(time.perf_counter() - training.began), 60)
     print(f"Done in {minutes} min {seconds} s: {training.folder}")
     print(f"Its attention, to look at in a browser: {page}")

@@ -1,5 +1,6 @@
 """What the modules of this package share that are run with `python -m`."""
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -10,10 +11,12 @@ def run(main: Callable[[], object], program: str) -> int:
 
     What it prints is UTF-8, whatever the terminal's settings say.
     """
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it is None where it is closed
+        sys.stdout.reconfigure(encoding="utf-8")
     try:
         main()
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return 0
     except BrokenPipeError:
         # The reader has enough (`| head -1`). Python would complain again at exit.

@@ -137,7 +137,7 @@ def corpus_hashes(names: Iterable[str]) -> dict[str, str]:
         if name == STARTER:
             folder = Path(data.starter.__file__).parent
             hashes = corpus.file_hashes(sorted(folder.glob("*.tsv")))
-            found |= {f"{STARTER}/{Path(p).name}": sha for p, sha in hashes.items()}
+            found |= {f"{STARTER}:{Path(p).name}": sha for p, sha in hashes.items()}
         else:
             found |= corpus.corpus_hashes(name)
     return found

@@ -96,8 +96,7 @@ def what_if(model: Transformer, trace: AttentionTrace, tokenizer: Tokenizer) -> 
     model = copy.deepcopy(model)
     greedy = _translate(model, trace)
     # Without a head a model may babble to its limit; twice the length shows that.
-    whole = len(greedy.ids) if greedy.complete else 0
-    cap = 2 * max(whole, len(trace.target.ids_out)) + 8
+    cap = 2 * max(len(greedy.ids), len(trace.target.ids_out)) + 8
     before = _log_probability(model, trace)
     found = []
     for kind, layer, _, module in sub_layers(model):

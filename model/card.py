@@ -8,6 +8,7 @@ from typing import Any
 from model.checkpoint import RunError
 
 _SCORES = {"chrf": "chrF", "bleu": "BLEU"}
+_OURS = "trained with tiny-enja"
 
 
 def model_card(
@@ -19,12 +20,12 @@ def model_card(
     `RunError` where there is none, since a training writes it at its end.
     """
     path = run / "README.md"
-    if not path.is_file():
+    text, corpora = path.read_text("utf-8") if path.is_file() else "", config["corpora"]
+    if _OURS not in text:
         raise RunError(
             f"{path} is missing, which training writes at its end: go on with `python "
             f"train.py --resume {run}`"
         )
-    text, corpora = path.read_text("utf-8"), config["corpora"]
     for corpus in sorted(corpora, key=len, reverse=True):
         text = text.replace(corpus, corpus_name(corpus))
     about, _, command = text.partition("\n")[2].rpartition("\n    python translate.py ")
@@ -72,7 +73,7 @@ def _front_matter(
     run: Path, config: Mapping[str, Any], name: str, licence: str | None
 ) -> str:
     """Return the card's head; JSON is YAML as well, and needs no library."""
-    starter = all(name.startswith("starter/") for name in config["corpora"])
+    starter = all(name.startswith("starter:") for name in config["corpora"])
     fields: dict[str, Any] = {
         "language": config["languages"],
         "license": licence or ("mit" if starter else "other"),

@@ -113,8 +113,10 @@ def is_run(folder: Path) -> bool:
     """Tell whether a folder is a run directory, whole or damaged, of any version."""
     try:
         config = json.loads((folder / _CONFIG).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except OSError:
         return False
+    except (ValueError, RecursionError):
+        return (folder / "source.spm").is_file() and (folder / _WEIGHTS).is_file()
     return isinstance(config, dict) and {"format", "model"} <= config.keys()
 
 

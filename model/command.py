@@ -149,10 +149,11 @@ def _say(message: str) -> None:
         print(message, file=sys.stderr)
 
 
-class Expendable(io.TextIOBase):
+class Expendable:
     """A stream whose reader may leave: what is written after that goes nowhere.
 
-    A training has more to lose than its bar, and a translation than its warnings.
+    A training has more to lose than its bar, and a translation than its warnings. It is
+    no `io` class, whose own idea of an encoding would hide the stream's.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -160,12 +161,6 @@ class Expendable(io.TextIOBase):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
 
     def write(self, text: str) -> int:
         with self._reader_may_leave():

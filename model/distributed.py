@@ -99,9 +99,10 @@ def joined_processes(device: str = "cpu") -> Iterator[Processes]:
     if device.startswith("cuda"):
         number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if number >= gpus:
+            fewer = f"torchrun --nproc-per-node {gpus}, or " if gpus else ""
             raise ValueError(
-                f"no GPU for process {number + 1} of this machine: give torchrun "
-                f"--nproc-per-node {gpus}, or train.py --device cpu"
+                f"no GPU for process {number + 1} of this machine: give {fewer}"
+                "train.py --device cpu"
             )
         torch.cuda.set_device(number)
         backend = "cpu:gloo,cuda:nccl"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from model.checkpoint import RunError, sync
+from model.checkpoint import RunError, is_run, sync
 
 _LOCK = ".lock"
 
@@ -72,11 +72,11 @@ def _left_beside(folder: Path) -> Iterator[tuple[Path, FileLock]]:
 def put_in_place(beside: Path, folder: Path, overwrite: bool) -> None:
     """Give a new run directory its name; to overwrite, the run that had it goes.
 
-    Raises `RunError` where something has taken the name and may not be overwritten.
+    Raises `RunError` where something has the name that is no run, or may not go.
     """
     old = beside.with_suffix(".old.tmp")
-    if folder.exists() and not overwrite:
-        raise RunError(f"{folder} is there by now: give --overwrite or another --out")
+    if folder.exists() and not (overwrite and is_run(folder)):
+        raise RunError(f"{folder} is there by now: give another --out")
     if folder.exists():
         folder.rename(old)
     beside.rename(folder)

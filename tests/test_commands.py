@@ -28,7 +28,7 @@ from data.preparation import prepare
 from explain import files
 from explain.trace import AttentionTrace
 from explain.translator import Translator
-from model.checkpoint import load_model, save_weights
+from model.checkpoint import is_run, load_model, save_weights
 from model.command import INTERRUPTED
 
 ROOT = Path(__file__).parent.parent
@@ -154,6 +154,15 @@ def test_flags_that_make_no_training(
 ) -> None:
     argv = ["--corpus", tiny_corpus, *SHORT, "--out", tmp_path / "out", *flags]
     assert message in _refused(train.main, argv, capsys, tmp_path)
+
+
+def test_a_damaged_run_may_be_overwritten(tiny_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    content = (run / "config.json").read_bytes()
+    (run / "config.json").write_bytes(content[: len(content) // 2])
+    assert is_run(run)
+    (run / "model.safetensors").unlink()
+    assert not is_run(run)
 
 
 def test_a_shape_is_refused_before_anything_is_read(capsys: Said) -> None:
@@ -342,15 +351,18 @@ def test_epochs_are_counted_in_batches(tiny_corpus: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "flags",
-    [["--minutes=0.15", "--precision=auto"], ["--precision=bf16", "--steps=3"],
+    [["--minutes=1", "--precision=auto"], ["--precision=bf16", "--steps=3"],
      ["--steps=3", "--warmup=0"], ["--steps=3", "--optimizer=muon"]],
 )  # fmt: skip
 def test_other_ways_to_train(
-    flags: list[str], tiny_corpus: Path, tmp_path: Path
+    flags: list[str], tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    trial = train._trial  # what it finds does not matter here, but takes its way
+    monkeypatch.setattr("train._trial", lambda *given: 10 + 0 * trial(*given))
     out = tmp_path / "run"
     argv = ["--corpus", str(tiny_corpus), *SMALL, "--width=16", "--out", str(out)]
     assert train.main([*argv, *flags]) == 0
+    assert 1 <= _metrics(out)[-1]["step"] <= 5
     assert _metrics(out)[-1]["event"] == "finished"
     config = json.loads((out / "config.json").read_text("utf-8"))
     assert config["precision"] in {"fp32", "bf16"}
@@ -780,9 +792,10 @@ def test_a_line_is_answered_before_the_next_is_written(
         process.stdin.flush()
         assert process.stdout.readline().decode() == f"{answer}\n"
     # So are more at once than a chunk holds, while the pipe stays open.
-    process.stdin.write((BIRD + "\n").encode() * 520)
+    count = translate.CHUNK + 8
+    process.stdin.write((BIRD + "\n").encode() * count)
     process.stdin.flush()
-    answers = [process.stdout.readline().decode() for _ in range(520)]
+    answers = [process.stdout.readline().decode() for _ in range(count)]
     assert set(answers) == {f"{bird}\n"}
     [written] = tmp_path.iterdir()
     assert written.stat().st_size > 100_000 and written != tmp_path / "a.jsonl"

@@ -262,8 +262,13 @@ def test_two_that_begin_at_once(corpus: Path, tmp_path: Path, capsys: Said) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
 def test_what_took_the_name_meanwhile_stays(
-    corpus: Path, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+    corpus: Path,
+    tmp_path: Path,
+    capsys: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
 ) -> None:
     run, save = tmp_path / "run", train._save
 
@@ -273,8 +278,8 @@ def test_what_took_the_name_meanwhile_stays(
         save(training)
 
     monkeypatch.setattr("train._save", late)
-    assert train.main(_argv(corpus, run)) == 2
-    assert "run is there by now: give --overwrite or another" in _last_line(capsys)
+    assert train.main(_argv(corpus, run, *more)) == 2
+    assert "run is there by now: give another --out" in _last_line(capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert [path.name for path in run.iterdir()] == ["precious"]
 

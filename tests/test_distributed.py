@@ -48,13 +48,18 @@ def test_many_processes_and_pieces_learn_as_one(
     assert alone["losses"][-2] < alone["losses"][0]
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_a_process_without_a_gpu(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "remedy"),
+    [(0, "give train.py --device cpu"), (1, "give torchrun --nproc-per-node 1, or")],
+)
+def test_a_process_without_a_gpu(
+    gpus: int, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     with (
-        pytest.raises(ValueError, match=f"--nproc-per-node {gpus}, or train.py"),
+        pytest.raises(ValueError, match=remedy),
         joined_processes("cuda"),
     ):
         pass

@@ -180,7 +180,7 @@ def test_the_starter_corpus_may_lie_under_a_name_with_commas(
         shutil.copy(path, folder)
     monkeypatch.setattr(data.starter, "__file__", str(folder / "__init__.py"))
     assert corpus_hashes(["starter"]) == {
-        f"starter/{path.name}": sha256(path.read_bytes()).hexdigest() for path in files
+        f"starter:{path.name}": sha256(path.read_bytes()).hexdigest() for path in files
     }
 
 

@@ -112,7 +112,7 @@ def test_the_card(tiny_run: Path, shared: Path) -> None:
 
 def test_the_licence(tiny_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
-    change_config(run, corpora={"starter/verbs.tsv": "0" * 64})
+    change_config(run, corpora={"starter:verbs.tsv": "0" * 64})
     export_hub_folder(run, tmp_path / "starter")
     assert ModelCard.load(tmp_path / "starter" / "README.md").data.license == "mit"
     export_hub_folder(tiny_run, tmp_path / "named", "cc-by-2.0")

@@ -1,5 +1,6 @@
 """Standard streams that are closed, full, slow, or have no reader any more."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from conftest import SMALL
+from tqdm import tqdm
 
 import translate
-from model.command import stop_request
+from model.command import Expendable, stop_request
 
 ROOT = Path(__file__).parent.parent
 COMMAND = (
@@ -92,6 +94,18 @@ def test_a_file_is_written_though_nobody_reads_the_warnings(
     line = f"translate.py --model {tiny_run} {files} 2>&1"
     assert shell_of_a_reader_that_leaves(line) == 0
     assert len((tmp_path / "out.txt").read_text("utf-8").splitlines()) == 2
+
+
+def test_a_stream_that_may_be_left_is_as_the_stream_is() -> None:
+    """tqdm asks for its encoding, and draws with # where it is none."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    expendable = Expendable(stream)
+    assert expendable.encoding == "utf-8" and expendable.writable()
+    print("文", file=expendable, flush=True)  # type: ignore[call-overload]
+    assert stream.buffer.getvalue() == "文\n".encode()  # type: ignore[attr-defined]
+    bar = tqdm(total=2, file=expendable, initial=1)
+    bar.close()
+    assert "█" in stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
 
 
 def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
