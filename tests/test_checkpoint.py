@@ -260,7 +260,7 @@ def test_a_run_of_format_1_is_read_and_never_gone_on_with(
     path.write_text(json.dumps(config), "utf-8")
     [[best]] = Translator.load(run).translate(["I drink tea."])
     assert best.text == "私はお茶を飲みます。"
-    (run / "README.md").unlink()
+    (run / "attention.html").unlink()
     assert train.main(["--resume", str(run)]) == 2
     said = capsys.readouterr().err
     assert "was not started by this version of train.py: start anew" in said

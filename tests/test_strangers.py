@@ -317,7 +317,7 @@ def test_a_resume_reads_and_writes_nothing_of_a_strangers_choice(
 ) -> None:
     secret, out = run.parent / "secret.tsv", run.parent / "out"
     secret.write_text("my secret\t秘密\n", "utf-8")
-    (run / "README.md").unlink()
+    (run / "attention.html").unlink()
     save_state(run, {"step": 1, "steps": 2, "state": {}, "best": {}, "seconds": 0.0})
     places = {"SECRET": str(secret), "OUT": str(out)}
     if isinstance(argv, list):
