@@ -276,25 +276,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: list[str], began: float) -> int:
     arguments = parse_arguments(argv)
-    device = arguments.device
-    if arguments.resume is not None:
+    resumed = arguments.resume
+    if resumed is not None:
         if sum(word.startswith("--") for word in argv) > 1:
             raise ValueError("--resume takes no other flag: the run keeps its own")
-        config = read_config(arguments.resume)
-        device = _saved_arguments(config, arguments.resume).device
+        saved = _saved_arguments(read_config(resumed), resumed)
+        arguments = replace(saved, out=resumed)
     tune_memory()
     with ExitStack() as held:
         output = Expendable(sys.stdout)
         held.callback(output.flush)
         held.enter_context(redirect_stdout(output))
-        processes = held.enter_context(joined_processes(device))
+        processes = held.enter_context(joined_processes(arguments.device))
         if not processes.is_first:
             nowhere = held.enter_context(Path(os.devnull).open("w"))
             held.enter_context(redirect_stdout(nowhere))
-        if arguments.resume is not None:
-            training = _go_on(arguments.resume, held, processes)
-        elif is_restart() and _was_begun(arguments.out, argv):
-            training = _go_on(arguments.out, held, processes)
+        if resumed or (is_restart() and _was_begun(arguments.out, argv)):
+            training = _go_on(arguments, held, processes)
         else:
             training = _begin(arguments, argv, began, held, processes)
         release_freed_memory()
@@ -466,18 +464,18 @@ def _write_words(arguments: Arguments, material: Material, folder: Path) -> None
         shutil.copy(before / "glossary.tsv", folder)
 
 
-def _go_on(folder: Path, held: ExitStack, processes: Processes) -> Training:
+def _go_on(arguments: Arguments, held: ExitStack, processes: Processes) -> Training:
     """Return an interrupted training as it was at its last save, and hold its lock.
 
     Nothing is written before it is clear that the training can go on.
     """
+    folder = arguments.out
     config = read_config(folder)
     if processes.is_first:
         held.callback(lock_run(folder).release)
     saved, is_previous = load_state(folder)
     if _is_finished(folder):
         raise ValueError(f"{folder} is finished: nothing is left to do")
-    arguments = replace(_saved_arguments(config, folder), out=folder)
     _check_corpora(config, arguments)
     with processes.in_turn():
         material = _prepare(arguments, folder)

@@ -1,4 +1,7 @@
-"""What the modules of this package share that are run with `python -m`."""
+"""What the modules of this package share that are run with `python -m`.
+
+The commands of the other packages have `model.command`, which nothing here imports.
+"""
 
 import io
 import os
