@@ -32,11 +32,10 @@ from data.batching import Batch, EncodedPairs, epochs, make_batch, plan_batches
 from data.corpus import COLUMNS, Pair
 from data.metrics import score
 from data.preparation import STARTER, Material, corpus_hashes, prepare
-from data.starter.compose import StarterCorpus
 from data.text import read_file
 from data.tokenizer import PADDING, Tokenizer
 from explain.glossary import write_glossary
-from explain.starter import alignment_scores, score_tests
+from explain.starter import starter_report
 from explain.translator import Translator
 from model.card import corpus_name
 from model.checkpoint import (
@@ -44,7 +43,6 @@ from model.checkpoint import (
     OLDER,
     RunError,
     drop_latest_state,
-    is_run,
     load_model,
     load_state,
     model_config,
@@ -67,7 +65,7 @@ from model.command import (
 from model.config import ModelConfig
 from model.distributed import Processes, is_restart, joined_processes
 from model.folders import (
-    bring_back,
+    check_free,
     folder_beside,
     lock_run,
     put_in_place,
@@ -76,6 +74,8 @@ from model.folders import (
 from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
 from model.metrics import append_metrics, cut_metrics, sync_metrics
+from model.presets import PRESETS, Shape
+from model.resume import check_corpora, check_unchanged, what_differs
 from model.search import TorchEngine
 from model.training import (
     Diverged,
@@ -98,34 +98,6 @@ ARTICLE = {"en": "I love machine learning", "ja": "私は機械学習が大好�
 """The sentence that the articles on attention take; never trained on."""
 ARTICLE_GOLD = "0-0 1-4 2-1 3-2 1?3 1?5"
 """Its word alignment, by the starter corpus's words."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How large the model is."""
-
-    width: int = 128
-    """Numbers in one token's vector (d_model)."""
-    heads: int = 4
-    """Attention heads in each layer; must divide the width."""
-    encoder_layers: int = 3
-    """Layers that read the source sentence."""
-    decoder_layers: int = 2
-    """Layers that write the translation."""
-    feed_forward: int = 512
-    """Width of the hidden layer in each feed-forward block."""
-    dropout: float = 0.05
-    """Share of each vector's numbers that training switches off at random."""
-    max_length: int = 128
-    """Tokens in the longest sentence, its end mark included."""
-    vocabulary: int = 4_000
-    """Tokens on each side, at most; a small corpus fills fewer."""
-
-    def config(self, source: int, target: int) -> ModelConfig:
-        """Return the configuration with vocabularies of these sizes."""
-        shape = asdict(self)
-        del shape["vocabulary"]
-        return ModelConfig(source, target, **shape)
 
 
 @dataclass(frozen=True)
@@ -190,42 +162,6 @@ class Arguments:
         check_device(self.device)
         if self.precision == "bf16" and self.device.startswith("mps"):
             raise ValueError("--precision bf16: on mps give fp32")
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Values that --preset stands for."""
-
-    shape: Shape
-    recipe: Recipe
-    steps: int | None = None
-    minutes: float | None = None
-
-
-PRESETS = {
-    "tiny": Preset(Shape(encoder_layers=2, vocabulary=2_000), Recipe(), steps=3_000),
-    "small": Preset(
-        Shape(width=192, feed_forward=768, encoder_layers=4, dropout=0.1),
-        Recipe(optimizer="muon", learning_rate=2e-3),
-        minutes=10,
-    ),
-    "base": Preset(
-        Shape(
-            width=256,
-            feed_forward=1024,
-            encoder_layers=4,
-            vocabulary=8_000,
-            dropout=0.2,
-        ),
-        Recipe(
-            optimizer="muon",
-            learning_rate=2e-3,
-            batch_tokens=4_096,
-            subword_dropout=0.1,
-        ),
-        minutes=60,
-    ),
-}
 
 
 @dataclass
@@ -398,7 +334,7 @@ def _begin(
             )
     beside = None
     if processes.is_first:
-        _check_out(arguments, held)
+        check_free(arguments.out, arguments.overwrite, held)
         beside = folder_beside(arguments.out.resolve(), held)
     with processes.in_turn():  # what the first has prepared is there for the others
         material = _prepare(arguments, arguments.init)
@@ -427,21 +363,6 @@ def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
     _save(training)
     put_in_place(beside, arguments.out.resolve(), arguments.overwrite)
     training.arguments = arguments
-
-
-def _check_out(arguments: Arguments, held: ExitStack) -> None:
-    """Raise `RunError` unless --out is free or may be overwritten; then lock it."""
-    folder = arguments.out
-    bring_back(folder.resolve())
-    if not folder.exists():
-        return
-    if not arguments.overwrite:
-        raise RunError(f"{folder} is there already: give --overwrite or another --out")
-    if not is_run(folder):
-        raise RunError(
-            f"{folder} is no run directory: not overwritten; give another --out"
-        )
-    held.callback(lock_run(folder).release)
 
 
 def _write_words(arguments: Arguments, material: Material, folder: Path) -> None:
@@ -476,12 +397,12 @@ def _go_on(arguments: Arguments, held: ExitStack, processes: Processes) -> Train
     saved, is_previous = load_state(folder)
     if _is_finished(folder):
         raise ValueError(f"{folder} is finished: nothing is left to do")
-    _check_corpora(config, arguments)
+    check_corpora(folder, config, _corpus_hashes(arguments))
     with processes.in_turn():
         material = _prepare(arguments, folder)
     shape = model_config(config, folder / "config.json")
     made_of = _made_of(arguments, material, shape)
-    _check_unchanged(folder, saved, made_of)
+    check_unchanged(folder, saved, made_of)
     torch.manual_seed(arguments.seed)
     model, precision = Transformer(shape), saved["state"]["precision"]
     model.to(arguments.device)
@@ -491,7 +412,8 @@ def _go_on(arguments: Arguments, held: ExitStack, processes: Processes) -> Train
     training = Training(arguments, material, state, saved["steps"], began)
     training.best, training.made_of = saved["best"], made_of
     if processes.is_first:
-        _say_what_differs(config)
+        if differs := what_differs(config):
+            print(differs)
         _mend_folder(training, is_previous)
     return training
 
@@ -533,20 +455,6 @@ def _saved_arguments(config: dict[str, Any], folder: Path) -> Arguments:
     return parse_arguments(argv)
 
 
-def _check_corpora(config: dict[str, Any], arguments: Arguments) -> None:
-    """Raise `ValueError` unless the corpora are those that the training began with.
-
-    Their hashes are compared before anything is read, so that the run of a stranger
-    can make this read no file whose content the stranger did not know.
-    """
-    hashes = config.get("corpora")
-    for name, digest in _corpus_hashes(arguments).items():
-        if not isinstance(hashes, dict) or hashes.get(name) != digest:
-            raise ValueError(
-                f"{name} has changed since {arguments.out} was started: start anew"
-            )
-
-
 def _made_of(
     arguments: Arguments, material: Material, shape: ModelConfig
 ) -> dict[str, Any]:
@@ -563,34 +471,6 @@ def _made_of(
         "the training sentences": material.train.sha256(),
         "the dev sentences": material.dev_encoded.sha256(),
     }
-
-
-def _check_unchanged(
-    folder: Path, saved: dict[str, Any], made_of: dict[str, Any]
-) -> None:
-    """Raise `RunError` unless a saved training was made of the same; name what not."""
-    before = saved.get("made_of")
-    if not isinstance(before, dict):
-        raise RunError(f"{folder} was saved by another version: start anew")
-    names = dict.fromkeys([*before, *made_of])
-    changed = [name for name in names if before.get(name) != made_of.get(name)]
-    if changed:
-        raise RunError(
-            f"{' and '.join(changed)} changed since {folder} was started: start anew"
-        )
-
-
-def _say_what_differs(config: dict[str, Any]) -> None:
-    """Say where the last bits of a resumed training may differ, and why."""
-    versions = config.get("versions")
-    then = versions.get("torch") if isinstance(versions, dict) else None
-    began, now = ((config.get("threads"), then),
-                  (torch.get_num_threads(), version("torch")))  # fmt: skip
-    if began != now:
-        print(
-            "This training began on {} threads with torch {}, and goes on with {} and "
-            "{}: the last bits of its numbers may differ.".format(*began, *now)
-        )
 
 
 def _prepare(arguments: Arguments, tokenizers_from: Path | None) -> Material:
@@ -898,7 +778,9 @@ def _finish(training: Training) -> None:
     translator = Translator.load(training.folder, training.arguments.device)
     starter = training.material.starter
     if starter is not None and training.arguments.direction == "en-ja":
-        _report_starter(translator, starter)
+        print(f"\n{starter_report(translator, starter)}")
+        article = ARTICLE["en"]
+        print(f"{article} → {translator.best([article])[0]}\n")
     _write_card(training)
     page = _write_page(training, translator)  # what tells that a run is finished
     minutes, seconds = divmod(round(time.perf_counter() - training.began), 60)
@@ -918,27 +800,6 @@ def _write_page(training: Training, translator: Translator) -> Path:
     path = training.folder / "attention.html"
     write_atomically(path, lambda to: to.write_text(page, "utf-8"))
     return path
-
-
-def _report_starter(translator: Translator, starter: StarterCorpus) -> None:
-    """Print how well the starter corpus was learned, and how crisp the attention is."""
-    print("\nTest sentences of the starter corpus, none of which was trained on:")
-    for result in score_tests(starter, translator.best):
-        print(
-            f"  {result.name:<28}{len(result.pairs):>6,} sentences   exact "
-            f"{result.exact:6.1%}   chrF {result.chrf:5.1f}"
-        )
-    model, source, target = translator.model, translator.source, translator.target
-    print("Cross-attention against the true word alignments of the new sentences:")
-    for name, scores in alignment_scores(model, source, target, starter).items():
-        weight = ""
-        if scores.true_weight is not None:
-            weight = f"   weight on the true word {scores.true_weight:.2f}"
-        print(
-            f"  {name:<28}alignment error rate {scores.error_rate:.3f}   sure links "
-            f"found {scores.sure_recall:6.1%}{weight}"
-        )
-    print(f"{ARTICLE['en']} → {translator.best([ARTICLE['en']])[0]}\n")
 
 
 def _write_card(training: Training) -> None:

@@ -31,10 +31,10 @@ from data.preparation import prepare
 from model.command import parse, run
 from model.config import ModelConfig
 from model.memory import tune_memory
+from model.presets import PRESETS
 from model.search import search
 from model.training import TrainingState, hardware_precisions
 from model.transformer import Transformer
-from train import PRESETS
 
 PAIRS = (1_000, 10_000, 100_000)
 LENGTHS = (5, 10, 20, 50, 100, 200)

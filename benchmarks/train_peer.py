@@ -31,9 +31,9 @@ from explain.translator import Translator
 from model.command import parse, run
 from model.engine import Hypothesis, batches, in_order
 from model.memory import tune_memory
+from model.presets import PRESETS
 from model.search import search
 from model.training import Recipe
-from train import PRESETS
 
 BEGAN = time.perf_counter()
 TRIAL_STEPS = 8

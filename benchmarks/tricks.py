@@ -37,9 +37,10 @@ from model.engine import Precision
 from model.memory import tune_memory
 from model.optimizer import orthogonalise
 from model.packing import Packing, draw_mask
+from model.presets import PRESETS
 from model.training import TrainingState, hardware_precisions
 from model.transformer import Transformer
-from train import PRESETS, dev_loss
+from train import dev_loss
 
 
 @dataclass(frozen=True)

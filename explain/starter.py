@@ -12,6 +12,7 @@ from data.starter.compose import Pair, StarterCorpus
 from data.text import normalise
 from data.tokenizer import Tokenizer
 from explain.alignment import Example, Gold, Scores, chosen_on, forced_weights, measure
+from explain.translator import Translator
 from explain.words import given_words
 from model.transformer import Transformer
 
@@ -71,6 +72,29 @@ def score_tests(starter: StarterCorpus, translate: Translate) -> list[Result]:
         ),
     ]
     return [result(*kind) for kind in kinds if kind[1]]
+
+
+def starter_report(translator: Translator, starter: StarterCorpus) -> str:
+    """Return, to print, how well the corpus was learned and how attention aligns."""
+    lines = ["Test sentences of the starter corpus, none of which was trained on:"]
+    for result in score_tests(starter, translator.best):
+        lines.append(
+            f"  {result.name:<28}{len(result.pairs):>6,} sentences   exact "
+            f"{result.exact:6.1%}   chrF {result.chrf:5.1f}"
+        )
+    model, source, target = translator.model, translator.source, translator.target
+    lines.append(
+        "Cross-attention against the true word alignments of the new sentences:"
+    )
+    for name, scores in alignment_scores(model, source, target, starter).items():
+        weight = ""
+        if scores.true_weight is not None:
+            weight = f"   weight on the true word {scores.true_weight:.2f}"
+        lines.append(
+            f"  {name:<28}alignment error rate {scores.error_rate:.3f}   sure links "
+            f"found {scores.sure_recall:6.1%}{weight}"
+        )
+    return "\n".join(lines)
 
 
 def alignment_scores(

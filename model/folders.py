@@ -30,6 +30,20 @@ def lock_run(run: Path) -> FileLock:
     return lock
 
 
+def check_free(folder: Path, overwrite: bool, held: ExitStack) -> None:
+    """Raise `RunError` unless a folder is free or may be overwritten; then lock it."""
+    bring_back(folder.resolve())
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise RunError(f"{folder} is there already: give --overwrite or another --out")
+    if not is_run(folder):
+        raise RunError(
+            f"{folder} is no run directory: not overwritten; give another --out"
+        )
+    held.callback(lock_run(folder).release)
+
+
 def folder_beside(folder: Path, held: ExitStack) -> Path:
     """Make, beside folder, the one that will take its name; leave nothing on failure.
 
