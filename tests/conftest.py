@@ -1,6 +1,6 @@
 """A small corpus of our own sentences, and one real training on it for all tests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import datasets
@@ -33,6 +33,9 @@ ACTIONS = [
     ("sing in the morning", "朝に歌います"),
 ]
 
+BIRD = "We see a red bird."
+Main = Callable[[Sequence[str]], int]
+Said = pytest.CaptureFixture[str]
 SMALL = (
     "--width=32", "--heads=4", "--feed-forward=64", "--vocabulary=340",
     "--encoder-layers=2", "--decoder-layers=2", "--max-length=32", "--warmup=20",
@@ -54,6 +57,36 @@ def write_tsv(path: Path, rows: Sequence[tuple[str, str]]) -> Path:
     text = "".join(f"{source}\t{target}\n" for source, target in rows)
     path.write_bytes(text.encode())
     return path
+
+
+def refused(main: Main, argv: Sequence[object], capsys: Said, folder: Path) -> str:
+    """Return the one line on stderr; no file in folder may appear or change."""
+    before = content(folder)
+    capsys.readouterr()
+    assert main([str(word) for word in argv]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert content(folder) == before
+    assert line.startswith(("train.py: ", "translate.py: "))
+    return line
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    """Return every file of a folder, and every folder in it."""
+    return {
+        str(path): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+def write_file(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def weights(run: Path) -> bytes:
+    """Return the bytes of a run's model."""
+    return (run / "model.safetensors").read_bytes()
 
 
 @pytest.fixture
