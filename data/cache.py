@@ -3,6 +3,7 @@
 import errno
 import functools
 import hashlib
+import os
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,12 +53,23 @@ def kept(name: str, make: Callable[[Path, Path], object]) -> Path:
         whole.mkdir()
         with _place_named(cache):
             make(whole, Path(scratch))
+            _to_disk(whole)  # the name must not outlast a power cut without the content
         try:
             whole.rename(folder)
         except OSError:  # another process has just made it
             if not folder.is_dir():
                 raise
     return folder
+
+
+def _to_disk(folder: Path) -> None:
+    """Have the system write a folder, and all that is in it, to the disk by now."""
+    for path in (*folder.rglob("*"), folder):
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 @contextmanager
