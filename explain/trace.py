@@ -177,7 +177,8 @@ def check(trace: AttentionTrace) -> None:
     for found in trace.maps:
         name = f"{found.kind} map of layer {found.layer}"
         weights = found.weights.astype(np.float64)
-        if weights.shape[1:] != (sizes[found.rows], sizes[found.columns]):
+        shape = (sizes[found.rows], sizes[found.columns])
+        if weights.shape[1:] != shape or not weights.size:
             raise TraceError(f"the {name} has shape {weights.shape}, not its tokens'")
         if not np.isfinite(weights).all() or (weights < 0).any():
             raise TraceError(f"the {name} has a weight that is no share")
@@ -204,6 +205,8 @@ def _check_shapes(found: AttentionMap, name: str) -> None:
     """Raise `TraceError` unless a map's values have the shapes of `AttentionMap`."""
     H, rows, columns = found.weights.shape
     K = found.values["q"].shape[-1] if found.values["q"].ndim else 0
+    if not K:
+        raise TraceError(f"q of the {name} has no numbers")
     by_row, by_column = (rows, H * K), (columns, H * K)
     shapes = {
         "input": by_row, "normalised": by_row, "output": by_row, "memory": by_column,

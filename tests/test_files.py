@@ -446,3 +446,13 @@ def test_the_check_itself(trace: AttentionTrace) -> None:
     bent = replace(first, weights=first.weights + np.float32(1e-3))
     with pytest.raises(TraceError, match="a row of the encoder_self map of layer 0"):
         check(replace(trace, maps=(bent, *trace.maps[1:])))
+
+
+def test_nothing_is_no_map(trace: AttentionTrace) -> None:
+    found = trace.maps[0]
+    no_heads = replace(found, weights=found.weights[:0], values={})
+    with pytest.raises(TraceError, match="has shape"):
+        check(replace(trace, maps=(no_heads,)))
+    narrow = {name: found.values[name][..., :0] for name in ("q", "k", "v", "context")}
+    with pytest.raises(TraceError, match="q of the .* has no numbers"):
+        check(replace(trace, maps=(replace(found, values=narrow),)))
