@@ -247,8 +247,11 @@ class Cache:
 
     def select(self, sentences: Tensor) -> None:
         """Keep these of the B sentences; `reorder` chooses among their hypotheses."""
-        self.source_mask = self.source_mask[sentences]
-        self.cross = [(k[sentences], v[sentences]) for k, v in self.cross]
+        self.source_mask = self.source_mask.index_select(0, sentences)
+        self.cross = [
+            (k.index_select(0, sentences), v.index_select(0, sentences))
+            for k, v in self.cross
+        ]
 
     def _moved(self, kept: Tensor, cells: Tensor, spare: Tensor) -> Tensor:
         """Copy the filled cells that are given into a spare buffer of the same room."""
