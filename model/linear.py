@@ -24,11 +24,10 @@ def linear(
     """
     rows = x.numel() // max(x.shape[-1], 1)
     if (
-        x.dtype in (torch.float32, torch.bfloat16)
-        and rows >= FEWEST_ROWS
+        rows >= FEWEST_ROWS
         and x.device.type == "cpu"
         and not torch.is_grad_enabled()
-        and (product := _onednn()) is not None
+        and (product := _onednn(x.dtype)) is not None
     ):
         then = "relu" if relu else "none"
         result: Tensor = product(x, weight, bias, then, [], "")
@@ -38,11 +37,14 @@ def linear(
 
 
 @functools.cache
-def _onednn() -> Any:
-    """Return oneDNN's linear map, or None where this torch has none."""
+def _onednn(dtype: torch.dtype) -> Any:
+    """Return oneDNN's linear map of a type, or None where this torch has none."""
     if platform.machine().lower() not in {"x86_64", "amd64"}:
         return None
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
-    # What torch.compile calls; torch has no public name for it.
+    # What torch.compile asks and calls; torch has no public names for them.
+    in_bf16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    if dtype != torch.float32 and not (dtype == torch.bfloat16 and in_bf16()):
+        return None
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -127,7 +127,7 @@ def search(
         _Sentence(model.config.end_id, beam, length_penalty)
         for _ in range(len(source_ids))
     ]
-    batch, source_ids = _filled_up(found, source_ids)  # N rows of every tensor below
+    batch, source_ids = _filled_up(found, source_ids)  # its rows are filled, too
     cache = model.start(source_ids, beam)
     tokens = torch.full((len(batch) * beam,), model.config.start_id, device=device)
     texts = tokens.new_empty(len(tokens), 0)
@@ -135,7 +135,7 @@ def search(
     totals[::beam] = 0.0  # all hypotheses are the same yet: let only one have children
 
     for step in range(1, cap + 1):
-        logits = model.step(tokens, cache)  # (B*N, V)
+        logits = model.step(tokens, cache)  # (B*beam, V)
         log_probs = logits.log_softmax(dim=-1, dtype=torch.float32)
         if step == 1:
             log_probs[:, model.config.end_id] = -math.inf  # at least one token
@@ -187,11 +187,11 @@ def _staying(batch: Sequence["_Sentence"]) -> list[int]:
 def _extend(
     totals: Tensor, log_probs: Tensor, beam: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the 2N best continuations of each sentence's N hypotheses.
+    """Return the 2 x beam best continuations of each sentence's hypotheses.
 
-    totals is (B*N,), log_probs (B*N, V), which is overwritten. The results are (B, 2N):
-    the sums, the rows that they continue, and the tokens that they add. Of a greedy
-    search, N = 1, they are (B, 1): it is done when the best one ends, and asks for no
+    totals is (B*beam,), log_probs (B*beam, V), which is overwritten. The results are
+    (B, 2*beam): the sums, the rows that they continue, and the tokens that they add. Of
+    a greedy search they are (B, 1): it is done when the best one ends, and asks for no
     second.
     """
     rows, V = log_probs.shape
@@ -270,9 +270,9 @@ def _finish(
 ) -> Tensor:
     """Give each sentence the hypotheses that end here; return who takes each place.
 
-    best and tokens are `_extend`'s, (B, 2N): the candidates' sums and last tokens;
-    texts, (B, 2N, t), is what came before. At the last step all of the first N
-    candidates end. The result is (B, N): for each place the candidate that goes on.
+    best and tokens are `_extend`'s, (B, 2*beam): the candidates' sums and last tokens;
+    texts, (B, 2*beam, t), is what came before. At the last step all of the first `beam`
+    candidates end. The result is (B, beam): for each place the candidate that goes on.
     """
     beam = batch[0].beam
     chosen = torch.arange(beam, device=best.device).repeat(len(batch), 1)

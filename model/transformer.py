@@ -146,9 +146,9 @@ class Transformer(nn.Module):
         )
 
     def step(self, token_ids: Tensor, cache: "Cache") -> Tensor:
-        """Return the logits after one more token, (B*N, V), and keep it in the cache.
+        """Return the logits after one more token, (B*beam, V), and keep the token.
 
-        token_ids is (B*N,): N hypotheses for each of the cache's B sentences. The
+        token_ids is (B*beam,), hypotheses of each of the cache's B sentences. The
         result equals the last position of `decode` over the whole prefix.
         """
         cache.make_room()
@@ -162,15 +162,15 @@ class Transformer(nn.Module):
         ):
             q, k, v = layer.self_attention.project(layer.self_attention_norm(x))
             for kept, new in zip(own, (k, v), strict=True):
-                kept[now] = new.flatten(1)  # (B*N, H, 1, K)
-            keys, values = (  # (B*N, H, columns, K)
+                kept[now] = new.flatten(1)  # (B*beam, H, 1, K)
+            keys, values = (  # (B*beam, H, columns, K)
                 kept[:columns]
                 .view(columns, rows, self.config.heads, -1)
                 .permute(1, 2, 0, 3)
                 for kept in own
             )
             x = x + layer.self_attention.attend(q, keys, values, mask)
-            # A sentence's N hypotheses query its one memory like N positions of it.
+            # A sentence's hypotheses query its one memory like positions of it.
             x = x.view(B, rows // B, -1)
             x = layer.after_self_attention(x, cross, cache.source_mask).view(
                 rows, 1, -1
@@ -206,11 +206,11 @@ class Transformer(nn.Module):
 class Cache:
     """What decoding step by step keeps between steps.
 
-    B sentences with N hypotheses each; `length` tokens of each are cached. The tokens
-    of one step lie together, so that hypotheses are moved in one pass over what is
-    filled. Keys and values are in fp32 whatever the weights are: in bf16 a processor's
-    matrix kernels are made anew for each new shape, and a search has many. For
-    inference only.
+    B sentences with `beam` hypotheses each; `length` tokens of each are cached. The
+    tokens of one step lie together, so that hypotheses are moved in one pass over what
+    is filled. Keys and values are in fp32 whatever the weights are: in bf16 a
+    processor's matrix kernels are made anew for each new shape, and a search has many.
+    For inference only.
     """
 
     fewest_columns: int
@@ -218,7 +218,7 @@ class Cache:
     no number is infinite or NaN."""
     source_mask: Tensor  # (B, 1, 1, S)
     cross: list[KeysValues]  # a layer's keys and values of the memory, (B, H, S, K)
-    own: list[KeysValues]  # of the target so far, (room, B*N, D)
+    own: list[KeysValues]  # of the target so far, (room, B*beam, D)
     length: int = 0
     spare: list[KeysValues] = field(default_factory=list)
     """Where hypotheses will be moved to, once some have been; as large as `own`."""
@@ -232,7 +232,7 @@ class Cache:
                 self.own[layer] = F.pad(k, more), F.pad(v, more)
 
     def reorder(self, rows: Tensor) -> None:
-        """Let hypothesis i go on from what hypothesis rows[i] had; rows is (B*N,)."""
+        """Let hypothesis i go on from what rows[i] had; rows is (B*beam,)."""
         before = self.own[0][0].shape[1]
         steps = torch.arange(self.length, device=rows.device)[:, None]
         cells = (steps * before + rows).flatten()
