@@ -42,7 +42,7 @@ class Recipe:
     accumulate: int = 1
     """Pieces that a batch is cut into, one after another, where memory is short."""
     average: float = 0.998
-    """Share of the averaged weights that a step keeps; they are what is saved."""
+    """Decay of the weights' exponential moving average, which is what is saved."""
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "learning_rate", "gradient_clip"):
@@ -69,7 +69,7 @@ class Diverged(ValueError):
 
 
 class TrainingState:
-    """The model that learns, its running average and the optimisers' memory.
+    """The model that learns, its moving average and the optimisers' memory.
 
     The optimisers move fp32 weights. With bf16 the passes run on a copy in bf16, made
     anew after each step: every value that flows is half as large, and no operation has
@@ -102,7 +102,7 @@ class TrainingState:
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step depends on, the random state included."""
         device = self.model.positions.device
-        on_cuda = device.type == "cuda"
+        on_cuda, on_mps = device.type == "cuda", device.type == "mps"
         return {
             "step": self.step,
             "precision": self.precision,
@@ -111,6 +111,7 @@ class TrainingState:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(device) if on_cuda else None,
+            "random_mps": torch.mps.get_rng_state() if on_mps else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -124,6 +125,8 @@ class TrainingState:
         torch.set_rng_state(state["random"])
         if state["random_cuda"] is not None:
             torch.cuda.set_rng_state(state["random_cuda"], self.model.positions.device)
+        if state.get("random_mps") is not None:
+            torch.mps.set_rng_state(state["random_mps"])
 
     def train_step(
         self, source: Tensor, target_in: Tensor, target_out: Tensor, steps: int
@@ -233,7 +236,8 @@ class _Loss(nn.Module):
 def hardware_precisions(device: str) -> list[Precision]:
     """Return the precisions that a device multiplies in hardware."""
     if device.startswith("cuda"):
-        return ["fp32", "bf16"] if torch.cuda.is_bf16_supported() else ["fp32"]
+        in_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return ["fp32", "bf16"] if in_bf16 else ["fp32"]
     if not device.startswith("cpu"):  # mps: bf16 is not in every version's hardware
         return ["fp32"]
     # torch has no public question for this; where it is renamed, fp32 is still right.
