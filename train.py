@@ -412,7 +412,7 @@ def _go_on(arguments: Arguments, held: ExitStack, processes: Processes) -> Train
     training = Training(arguments, material, state, saved["steps"], began)
     training.best, training.made_of = saved["best"], made_of
     if processes.is_first:
-        if differs := what_differs(config):
+        if differs := what_differs(config, _versions()):
             print(differs)
         _mend_folder(training, is_previous)
     return training
@@ -752,7 +752,6 @@ def _about(
     arguments: Arguments, argv: list[str], precision: Precision, steps: int
 ) -> dict[str, Any]:
     """Return what config.json says of how a run was made."""
-    packages = ("torch", "sentencepiece", "datasets", "sacrebleu", "safetensors")
     return {
         "languages": arguments.direction.split("-"),
         "command": shlex.join(["python", "train.py", *argv]),
@@ -762,9 +761,16 @@ def _about(
         "precision": precision,
         "recipe": asdict(arguments.recipe),
         "threads": torch.get_num_threads(),
-        "versions": {name: version(name) for name in packages},
+        "versions": _versions(),
         "corpora": _corpus_hashes(arguments),
     }
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages that a training depends on."""
+    packages = ("torch", "numpy", "sentencepiece", "datasets", "sacrebleu",
+                "safetensors")  # fmt: skip
+    return {name: version(name) for name in packages}
 
 
 def _corpus_hashes(arguments: Arguments) -> dict[str, str]:

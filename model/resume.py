@@ -1,7 +1,6 @@
 """Whether an interrupted training may go on: only with what it began with."""
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +38,24 @@ def check_unchanged(
         )
 
 
-def what_differs(config: Mapping[str, Any]) -> str:
-    """Return where the last bits of a resumed training may differ, and why, or ""."""
-    versions = config.get("versions")
-    then = versions.get("torch") if isinstance(versions, dict) else None
-    began, now = ((config.get("threads"), then),
-                  (torch.get_num_threads(), version("torch")))  # fmt: skip
-    if began == now:
+def what_differs(config: Mapping[str, Any], versions: Mapping[str, str]) -> str:
+    """Return where a resumed training may come to other numbers, and why, or "".
+
+    config is the run's, versions those of the packages here.
+    """
+    before = config.get("versions")
+    then = {
+        "threads": config.get("threads"),
+        **(before if isinstance(before, dict) else {}),
+    }
+    now = {"threads": torch.get_num_threads(), **versions}
+    other = [name for name in now if name in then and then[name] != now[name]]
+    if not other:
         return ""
+    began, goes_on = (
+        ", ".join(f"{name} {some[name]}" for name in other) for some in (then, now)
+    )
     return (
-        "This training began on {} threads with torch {}, and goes on with {} and {}: "
-        "the last bits of its numbers may differ.".format(*began, *now)
+        f"This training began with {began}, and goes on with {goes_on}: its numbers "
+        "may differ from what they would have been."
     )

@@ -358,4 +358,13 @@ def test_other_threads_are_said(
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert train.main(["--resume", str(stopped)]) == 0
     said = capsys.readouterr().out
-    assert "began on 1 threads with torch" in said and "goes on with 7" in said
+    assert "began with threads 1, and goes on with threads 7: its numbers" in said
+
+
+def test_other_versions_are_said(
+    stopped: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "version", lambda name: f"{name} of tomorrow")
+    assert train.main(["--resume", str(stopped)]) == 0
+    said = capsys.readouterr().out
+    assert "numpy of tomorrow, sentencepiece sentencepiece of tomorrow" in said
