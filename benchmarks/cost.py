@@ -107,6 +107,7 @@ def _print_epochs() -> None:
 
 
 def _print_sentences() -> None:
+    tune_memory()
     torch.manual_seed(1)
     model = Transformer(_config(4_000, 4_000, 256)).eval()
     costs = []

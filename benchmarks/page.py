@@ -14,6 +14,7 @@ from pathlib import Path
 
 from explain.translator import Translator
 from model.command import parse, run
+from model.memory import tune_memory
 
 BARS = {"page without what-if": 1.0, "page with what-if": 5.0}
 
@@ -43,6 +44,7 @@ def seconds(action: Callable[[], object], turns: int) -> float:
 
 def _main() -> int:
     arguments = parse(Arguments, None, "-m benchmarks.page")
+    tune_memory()
     translator = Translator.load(arguments.model)
     text = arguments.sentence
     [[best]] = translator.translate([text])

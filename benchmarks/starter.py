@@ -15,14 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from data.metrics import score
-from data.preparation import STARTER
+from data.preparation import STARTER, corpus_hashes
 from data.starter.compose import Pair, StarterCorpus, compose
 from data.text import words_of
 from explain.starter import Result, alignment_scores, score_tests
 from explain.translator import Translator
 from model.checkpoint import read_config
 from model.command import parse, run
-from train import named_corpora
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,11 @@ def _long(pairs: Sequence[Pair]) -> float:
 def _main() -> None:
     arguments = parse(Arguments, None, "-m benchmarks.starter")
     config = read_config(arguments.model)
-    if STARTER not in named_corpora(config):
+    hashes, trained_on = corpus_hashes([STARTER]), config.get("corpora", {})
+    if config["languages"] != ["en", "ja"] or not hashes.items() <= trained_on.items():
         raise ValueError(
-            f"{arguments.model} was not trained on the starter corpus: name another"
+            f"{arguments.model} was not trained from English to Japanese on the "
+            "starter corpus as it is now: train another"
         )
     translator = Translator.load(arguments.model)
     starter = compose(int(config["seed"]))

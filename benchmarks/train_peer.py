@@ -159,12 +159,16 @@ def _train(model: TorchTransformer, material: Material, arguments: Arguments) ->
     autocast = _is_autocast_faster(model, material, recipe)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), fused=True)
     step = training_step(model.train(), optimizer, recipe, autocast)
-    seconds = arguments.minutes * 60
+    seconds, left_at_the_top = arguments.minutes * 60, 1.0
     for number, (_, rows) in enumerate(order, start=1):
         left = 1 - (time.perf_counter() - BEGAN) / seconds
         if left <= 0:
             break
-        rate = recipe.learning_rate * min(number / recipe.warmup, left)
+        if number <= recipe.warmup:
+            left_at_the_top = left
+        rate = recipe.learning_rate * min(
+            number / recipe.warmup, left / left_at_the_top
+        )
         for group in optimizer.param_groups:
             group["lr"] = rate
         step(make_batch(material.train, rows, PADDING))

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 from unittest.mock import patch
@@ -32,7 +32,6 @@ from data.preparation import Material, prepare
 from data.tokenizer import PADDING
 from model.attention import NO_TRACE, Trace
 from model.command import parse, run
-from model.config import ModelConfig
 from model.engine import Precision
 from model.memory import tune_memory
 from model.optimizer import orthogonalise
@@ -152,15 +151,11 @@ def train(
 ) -> tuple[float, float]:
     """Return the dev loss after some steps, and target tokens a second."""
     preset = PRESETS["tiny"]
-    shape = asdict(preset.shape)
-    del shape["vocabulary"]
     recipe = replace(preset.recipe, warmup=100)
     if arguments.optimizer == "muon":
         recipe = replace(recipe, optimizer="muon", learning_rate=2e-3)
     torch.manual_seed(seed)
-    model = Transformer(
-        ModelConfig(len(material.source), len(material.target), **shape)
-    )
+    model = Transformer(preset.shape.config(len(material.source), len(material.target)))
     state, tokens = TrainingState(model, recipe, precision), 0
     began = time.perf_counter()
     order = epochs(material.train, recipe.batch_tokens, seed)
