@@ -5,7 +5,8 @@ the only place where the project computes attention.
 
 Shapes, here and in the comments of every other file: B batch, S source or key length,
 T target or query length, D model width, H heads, K width of one head, F feed-forward
-width, V vocabulary. Batch comes first.
+width, V vocabulary, N tokens of a packed stream (`model/packing.py`). Batch comes
+first.
 """
 
 import math

@@ -20,8 +20,9 @@ KeysValues = tuple[Tensor, Tensor]
 def sinusoidal_positions(length: int, width: int) -> Tensor:
     """Return the position vectors, (length, width): sines first, then cosines.
 
-    The paper interleaves the two; the order makes no difference to what a model can
-    learn, and this one is CTranslate2's.
+    The paper interleaves the two, which makes no difference to what a model can learn,
+    and its slowest wave has a step of 10,000^(-(D-2)/D), here 1/10,000. These are
+    tensor2tensor's, and CTranslate2's.
     """
     position = torch.arange(length, dtype=torch.float32)[:, None]
     step = math.log(10_000) / max(width // 2 - 1, 1)

@@ -17,7 +17,7 @@ _ITERATIONS = 5
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Return the nearest orthogonal matrices, roughly, in bf16; matrices is (N, R, C).
+    """Return the nearest orthogonal matrices, roughly, in bf16; matrices is (M, R, C).
 
     All singular values become about 1 (0.7 to 1.2).
     """
@@ -37,7 +37,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum made orthogonal, with decoupled weight decay.
 
-    A parameter is a matrix (R, C) or a stack of them (N, R, C). The step's size follows
+    A parameter is a matrix (R, C) or a stack of them (M, R, C). The step's size follows
     Moonshot's rule, 0.2 * sqrt(max(R, C)), so that AdamW's learning rates fit.
     """
 
@@ -74,7 +74,7 @@ class Muon(torch.optim.Optimizer):
                     parameter.add_(move.view_as(parameter))
 
     def _momentum(self, parameter: Tensor, group: dict[str, Any]) -> Tensor:
-        """Return Nesterov's momentum of a parameter, (N, R, C)."""
+        """Return Nesterov's momentum of a parameter, (M, R, C)."""
         state, grad = self.state[parameter], parameter.grad
         assert grad is not None
         if "momentum" not in state:

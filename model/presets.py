@@ -1,7 +1,4 @@
-"""What trainings start from: sizes and recipes that experiments were found best with.
-
-Each is of docs/experiments.md, which has what else was tried.
-"""
+"""Sizes and recipes to start from; docs/experiments.md has what else was tried."""
 
 from dataclasses import asdict, dataclass
 
