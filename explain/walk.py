@@ -206,11 +206,11 @@ def _embedding(side: _Side) -> Step:
     position = side.positions[side.row]
     return Step(
         f"Embedding and position of {side.token}",
-        "x = √d_model × embedding of the token + vector of the position",
+        "x = √d_model × embedding of the token + vector of the position (from 0)",
         ("", "first numbers"),
         (
             (f"√{len(x)} × embedding", _PRECISION.vector("x", token)),
-            (f"position {side.row + 1}", _PRECISION.vector("x", position)),
+            (f"position {side.row}", _PRECISION.vector("x", position)),
             ("x", _PRECISION.vector("x", x)),
         ),
         "A token stands for a list of numbers, and so does its place in the sentence: "
