@@ -156,7 +156,7 @@ def _by_theme(lexicon: Lexicon) -> dict[str, list[tuple[str, str, str]]]:
             counter.words["two"],
             counter.readings["two"],
         )
-        themes.setdefault("Counters, from one to six", []).append(row)
+        themes.setdefault("Counters, known from one to six", []).append(row)
     return themes
 
 
@@ -168,14 +168,14 @@ def guide(
     `examples` are (theme, English, Japanese); so many sentences are written by hand.
     """
     themes = _by_theme(lexicon)
-    count = sum(len(rows) for rows in themes.values())
+    count = len({row for rows in themes.values() for row in rows})
     parts = [
         "# What the starter model knows",
         "<!-- Made by `python -m data.starter.compose --guide docs/starter.md`. -->",
-        f"The starter corpus is composed of the {count} words below and of the "
-        f"patterns at the end; {by_hand:,} hand-written sentences bring more words, "
-        "each seen too seldom to be known well. Any other word is translated by "
-        "guessing.",
+        f"The starter corpus is composed of the {count} words below and of patterns, "
+        f"of which each sentence at the end is an example; {by_hand:,} hand-written "
+        "sentences bring more words, each seen too seldom to be known well. Any other "
+        "word is translated by guessing.",
         "All of it stands in the tables of `data/starter/`; edit them and train again.",
     ]
     for theme, rows in themes.items():

@@ -110,6 +110,7 @@ class Sampler:
             person
             for person in self._groups.get(group, ())
             if not any(_includes(person, other) for other in taken)
+            and (slot.name == "who" or _is_told(person, fills.get("who")))
             and all(person.own in noun.classes for noun in person_nouns)
         ]
         return Fill(person=self._rare(people))
@@ -122,7 +123,11 @@ class Sampler:
         fill = self._rare(self._actions[slot])
         subject = fills.get(f"who{slot.digit}")
         other = subject.person if subject else None
-        if fill.person and other and _includes(fill.person, other):
+        if fill.person is None:
+            return fill
+        if other and _includes(fill.person, other):
+            raise Impossible
+        if not _is_told(fill.person, subject):
             raise Impossible
         return fill
 
@@ -398,6 +403,17 @@ def _includes(one: Person, other: Person) -> bool:
     return one is other or adults <= (one.groups | other.groups)
 
 
+def _is_told(person: Person, subject: Fill | None) -> bool:
+    """Return whether the Japanese says whose a person is, where it leaves out 私の.
+
+    娘 is the speaker's daughter beside 私は, and the student's beside 学生は.
+    """
+    if not person.english.startswith("my "):
+        return True
+    groups = subject.person.groups if subject and subject.person else frozenset()
+    return bool(groups & {"I", "we"}) or "family" in groups & person.groups
+
+
 def _overlap(one: Noun, other: Noun) -> bool:
     """Return whether one is a kind of the other (roses, flowers; modern art, art)."""
     return (
@@ -413,7 +429,8 @@ def _owns(pattern: Pattern) -> bool:
     """Return whether `his` or `your` has someone to belong to."""
     words = {mark.text.lower() for mark in pattern.english}
     has_who = any(slot.kind == "who" for slot in pattern.slots)
-    return has_who or bool(words & {"you", "please"})
+    another = "who" in words  # in a clause of its own, as in: do you know the man who
+    return has_who or (bool(words & {"you", "please"}) and not another)
 
 
 def _fits_clock(word: Word, clock: Word) -> bool:
