@@ -82,9 +82,12 @@ class Watch:
             }
 
     def _fsync(self, opened: int) -> None:
+        path = os.path.realpath(f"/proc/self/fd/{opened}")
+        if not path.startswith(self.folder):  # the cache's, where it makes something
+            self.fsync(opened)
+            return
         self.happens("fsync")
         self.fsync(opened)
-        path = os.path.realpath(f"/proc/self/fd/{opened}")
         if os.path.isfile(path):
             self.synced[path] = os.path.getsize(path)
 
