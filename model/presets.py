@@ -57,7 +57,7 @@ PRESETS = {
             feed_forward=1024,
             encoder_layers=4,
             vocabulary=8_000,
-            dropout=0.1,
+            dropout=0.2,
         ),
         Recipe(
             optimizer="muon",
