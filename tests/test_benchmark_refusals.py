@@ -13,7 +13,7 @@ from model.command import run
 @pytest.mark.parametrize(
     ("module", "words", "message"),
     [
-        (starter, ["--model", "{run}"], "was not trained from English to Japanese on the"),
+        (starter, ["--model", "{run}"], "was not trained from English to Japanese"),
         (memory, ["--corpus", "{run}/none.tsv"], "none.tsv"),
         (
             train_peer,

@@ -333,10 +333,8 @@ def test_the_product_without_a_gradient_is_the_one_with_it(
     with_gradient = linear(x, weight, added, relu)
     with torch.inference_mode():
         without = linear(x, weight, added, relu)
-        in_bf16 = linear(
-            x.bfloat16(), weight.bfloat16(), None if added is None else added.bfloat16(),
-            relu,
-        )  # fmt: skip
+        halved = (None if some is None else some.bfloat16() for some in (weight, added))
+        in_bf16 = linear(x.bfloat16(), *halved, relu)  # type: ignore[arg-type]
     exact = x.double() @ weight.double().T + (0 if added is None else added)
     exact = exact.clamp(min=0) if relu else exact
     for found in (with_gradient, without):
