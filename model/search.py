@@ -277,15 +277,12 @@ def _finish(
     beam = batch[0].beam
     chosen = torch.arange(beam, device=best.device).repeat(len(batch), 1)
     ends = tokens[:, :beam] == batch[0].end_id
-    ending = ends.any(dim=1).nonzero().flatten()
-    if last:
-        ending = torch.arange(len(batch), device=best.device)
-    rows = ending.tolist()
-    found = (some[ending].tolist() for some in (tokens, best, texts[:, :beam]))
-    for row, last_tokens, sums, written in zip(rows, *found, strict=True):
+    rows = range(len(batch)) if last else ends.any(dim=1).nonzero().flatten().tolist()
+    for row in rows:
         sentence = batch[row]
         if sentence.done:
             continue
+        last_tokens, sums = tokens[row].tolist(), best[row].tolist()
         substitutes = (
             place
             for place in range(beam, len(sums))
@@ -295,7 +292,7 @@ def _finish(
             if sums[place] == -math.inf:
                 continue
             if last or last_tokens[place] == sentence.end_id:
-                ids = [*written[place], last_tokens[place]]
-                sentence.add(ids, sums[place], place)
+                text = texts[row, place].tolist()
+                sentence.add([*text, last_tokens[place]], sums[place], place)
                 chosen[row, place] = next(substitutes, place)
     return chosen
