@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner, outer = self.inner, self.outer
-        hidden = linear(x, inner.weight, inner.bias, relu=True)  # (B, T, F)
+        hidden = F.relu(linear(x, inner.weight, inner.bias), inplace=True)  # (B, T, F)
         return linear(hidden, outer.weight, outer.bias)
 
 

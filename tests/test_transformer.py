@@ -323,21 +323,16 @@ def test_parameters_are_counted_without_a_model() -> None:
 
 @pytest.mark.parametrize("rows", [1, FEWEST_ROWS])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("relu", [False, True])
 def test_the_product_without_a_gradient_is_the_one_with_it(
-    rows: int, bias: bool, relu: bool
+    rows: int, bias: bool
 ) -> None:
     torch.manual_seed(1)
     x = torch.randn(2, rows, 24, dtype=torch.float32).transpose(0, 1)
     weight, added = torch.randn(10, 24), torch.randn(10) if bias else None
-    with_gradient = linear(x, weight, added, relu)
+    with_gradient = linear(x, weight, added)
     with torch.inference_mode():
-        without = linear(x, weight, added, relu)
-        halved = (None if some is None else some.bfloat16() for some in (weight, added))
-        in_bf16 = linear(x.bfloat16(), *halved, relu)  # type: ignore[arg-type]
+        without = linear(x, weight, added)
     exact = x.double() @ weight.double().T + (0 if added is None else added)
-    exact = exact.clamp(min=0) if relu else exact
     for found in (with_gradient, without):
         assert found.shape == (rows, 2, 10)
         torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)
-    torch.testing.assert_close(in_bf16.double(), exact, rtol=0.05, atol=0.2)
