@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from model.checkpoint import RunError
+from model.command import printable
 
 
 def check_corpora(
@@ -55,7 +56,7 @@ def what_differs(config: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     began, goes_on = (
         ", ".join(f"{name} {some[name]}" for name in other) for some in (then, now)
     )
-    return (
+    return printable(
         f"This training began with {began}, and goes on with {goes_on}: its numbers "
         "may differ from what they would have been."
     )

@@ -364,7 +364,7 @@ def test_other_threads_are_said(
 def test_other_versions_are_said(
     stopped: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "version", lambda name: f"{name} of tomorrow")
+    monkeypatch.setattr(train, "version", lambda name: f"{name} of \x1b tomorrow")
     assert train.main(["--resume", str(stopped)]) == 0
     said = capsys.readouterr().out
-    assert "numpy of tomorrow, sentencepiece sentencepiece of tomorrow" in said
+    assert r"numpy of \x1b tomorrow, sentencepiece sentencepiece of \x1b" in said

@@ -12,7 +12,7 @@ import pytest
 from data.metrics import score
 
 ROOT = Path(__file__).parents[1]
-FLAGS = ("--steps=2000", "--validations=5", "--width=64", "--feed-forward=128")
+FLAGS = ("--steps=4000", "--validations=10", "--width=64", "--feed-forward=128")
 WATCHED = """
 import json, sys, torch, train
 from pathlib import Path
@@ -24,7 +24,7 @@ def watched(*values):
     return step(*values)
 TrainingState.train_step = watched
 code = train.main(sys.argv[2:])
-Path(sys.argv[1]).write_text(json.dumps(sizes[-2000:]), "utf-8")
+Path(sys.argv[1]).write_text(json.dumps(sizes[-4000:]), "utf-8")
 sys.exit(code)
 """
 
@@ -44,15 +44,16 @@ def test_scoring_leaves_one_tokenizer_at_most() -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="no /proc here")
-def test_memory_stays_over_2000_steps(tmp_path: Path) -> None:
+def test_memory_stays_over_4000_steps(tmp_path: Path) -> None:
+    """It rises until every usual shape has been met, some 2,000 steps, and then stays."""
     command = [sys.executable, "-c", WATCHED, str(tmp_path / "sizes.json"), *FLAGS]
     subprocess.run([*command, "--out", str(tmp_path / "run")], cwd=ROOT, check=True,
                    env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
     pages = json.loads((tmp_path / "sizes.json").read_text("utf-8"))
-    assert len(pages) == 2_000
-    # Between the first and the second validation, and between the last two.
-    early, late = max(pages[400:800]), max(pages[1_600:])
+    assert len(pages) == 4_000
+    # Between the fourth and the fifth validation, and between the last two.
+    early, late = max(pages[1_600:2_000]), max(pages[3_600:])
     page = os.sysconf("SC_PAGE_SIZE")
-    print(f"memory: {early * page / 1e6:,.0f} MB after the first validation, "
-          f"{late * page / 1e6:,.0f} MB after the fourth")  # fmt: skip
-    assert late < 1.05 * early
+    print(f"memory: {early * page / 1e6:,.0f} MB after the fourth validation, "
+          f"{late * page / 1e6:,.0f} MB after the ninth")  # fmt: skip
+    assert late < 1.03 * early
