@@ -14,13 +14,22 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+)
 
 T = TypeVar("T")
 BAD_INPUT, INTERRUPTED = 2, 130
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_KINDS: dict[type[Any], str] = {
+    str: "text", int: "whole number", float: "number", Path: "path",
+}  # fmt: skip
 _REMEDIES = {
     errno.ENOSPC: ": make room on that disk",
     errno.EDQUOT: ": make room on that disk",
@@ -48,6 +57,7 @@ def parse(
                 args=None if argv is None else list(argv),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
                 default=tyro.MISSING_NONPROP if default is None else default,
+                registry=_registry(),
             )
     except SystemExit as stop:
         if not stop.code:
@@ -61,6 +71,34 @@ def parse(
     message = " ".join(takewhile(bool, dropwhile(lambda line: not line, lines)))
     message = message.removeprefix(f"Error parsing {arguments.__name__}: ")
     raise ValueError(f"{message} (see python {program} --help)")
+
+
+def _registry() -> ConstructorRegistry:
+    """Return how flags that may be missing are read: None is a text like any other."""
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def rule(flag: PrimitiveTypeInfo) -> "PrimitiveConstructorSpec[Any] | None":
+        kinds = [kind for kind in _KINDS if flag.type == kind | None]
+        return _reader(kinds[0]) if kinds else None
+
+    return registry
+
+
+def _reader(kind: type[Any]) -> "PrimitiveConstructorSpec[Any]":
+    def read(words: list[str]) -> Any:
+        try:
+            return kind(words[0])
+        except ValueError:
+            raise ValueError(f"{words[0]!r} is no {_KINDS[kind]}") from None
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=kind.__name__.upper(),
+        instance_from_str=read,
+        is_instance=lambda value: value is None or isinstance(value, kind),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 def check_device(name: str) -> None:

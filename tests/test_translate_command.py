@@ -198,6 +198,12 @@ def test_a_target_of_ones_own(tiny_run: Path, tmp_path: Path, capsys: Said) -> N
     assert float(forced) >= float(own_score) - 1  # tokenized perhaps another way
 
 
+def test_none_is_a_text_like_any_other(tiny_run: Path, capsys: Said) -> None:
+    """It is what a library of flags may take for a flag that is not given."""
+    _translate(tiny_run, BIRD, "--target", "None")
+    assert capsys.readouterr().out == "None\n"
+
+
 def test_attention_in_all_forms(
     tiny_run: Path, tmp_path: Path, translator: Translator, capsys: Said
 ) -> None:
