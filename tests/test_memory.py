@@ -45,7 +45,7 @@ def test_scoring_leaves_one_tokenizer_at_most() -> None:
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="no /proc here")
 def test_memory_stays_over_4000_steps(tmp_path: Path) -> None:
-    """It rises until every usual shape has been met, some 2,000 steps, and then stays."""
+    """It rises until every usual shape has been met, in some 2,000 steps, and stays."""
     command = [sys.executable, "-c", WATCHED, str(tmp_path / "sizes.json"), *FLAGS]
     subprocess.run([*command, "--out", str(tmp_path / "run")], cwd=ROOT, check=True,
                    env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
