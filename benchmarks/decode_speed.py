@@ -7,9 +7,9 @@ the size that suits each; contenders take turns, each in a process of its own, a
 medians count. Ours and MarianMT (Hugging Face's transformers) run in fp32 and in
 bf16. MarianMT has random weights, which know no end: it writes as many tokens for each
 batch as ours wrote for the longest of its sentences. CTranslate2 runs our weights, in
-float32 and int8. What makes the difference belongs to the comparison: ours keeps its
-memory between batches (`model.memory`), as `translate.py` does, its attention is
-written out, and threads take one batch after another, each by itself. All of it may
+float32 and int8, with the memory setting that `translate.py` makes (`model.memory`).
+What makes the difference belongs to the comparison: ours has that setting, too, and so
+keeps its memory between batches, its attention is written out, and threads take one batch after another, each by itself. All of it may
 help MarianMT as well, so it is measured with it, too ("helped"). Beside the rates stand
 the latency of one sentence alone and what an attention trace costs, in forward passes.
 Exits with 1 where a bar is missed.

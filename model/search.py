@@ -127,7 +127,7 @@ def search(
         _Sentence(model.config.end_id, beam, length_penalty)
         for _ in range(len(source_ids))
     ]
-    batch, source_ids = _filled_up(found, source_ids)  # its rows are filled, too
+    batch, source_ids = _filled_up(found, source_ids)  # of a usual size
     cache = model.start(source_ids, beam)
     tokens = torch.full((len(batch) * beam,), model.config.start_id, device=device)
     texts = tokens.new_empty(len(tokens), 0)

@@ -105,12 +105,13 @@ class Sampler:
         person_nouns = [
             f.noun for f in fills.values() if f.noun and "person" in f.noun.classes
         ]
+        subject = fills["who"].person if "who" in fills else None
         group = draw(self.rng, slot.options)
         people = [
             person
             for person in self._groups.get(group, ())
             if not any(_includes(person, other) for other in taken)
-            and (slot.name == "who" or _is_told(person, fills.get("who")))
+            and (slot.name == "who" or _is_told(person, subject))
             and all(person.own in noun.classes for noun in person_nouns)
         ]
         return Fill(person=self._rare(people))
@@ -123,11 +124,9 @@ class Sampler:
         fill = self._rare(self._actions[slot])
         subject = fills.get(f"who{slot.digit}")
         other = subject.person if subject else None
-        if fill.person is None:
-            return fill
-        if other and _includes(fill.person, other):
+        if fill.person and other and _includes(fill.person, other):
             raise Impossible
-        if not _is_told(fill.person, subject):
+        if fill.person and not _is_told(fill.person, other):
             raise Impossible
         return fill
 
@@ -403,14 +402,14 @@ def _includes(one: Person, other: Person) -> bool:
     return one is other or adults <= (one.groups | other.groups)
 
 
-def _is_told(person: Person, subject: Fill | None) -> bool:
+def _is_told(person: Person, subject: Person | None) -> bool:
     """Return whether the Japanese says whose a person is, where it leaves out 私の.
 
     娘 is the speaker's daughter beside 私は, and the student's beside 学生は.
     """
     if not person.english.startswith("my "):
         return True
-    groups = subject.person.groups if subject and subject.person else frozenset()
+    groups = subject.groups if subject else frozenset()
     return bool(groups & {"I", "we"}) or "family" in groups & person.groups
 
 
