@@ -9,9 +9,10 @@ bf16. MarianMT has random weights, which know no end: it writes as many tokens f
 batch as ours wrote for the longest of its sentences. CTranslate2 runs our weights, in
 float32 and int8, with the memory setting that `translate.py` makes (`model.memory`).
 What makes the difference belongs to the comparison: ours has that setting, too, and so
-keeps its memory between batches, its attention is written out, and threads take one batch after another, each by itself. All of it may
-help MarianMT as well, so it is measured with it, too ("helped"). Beside the rates stand
-the latency of one sentence alone and what an attention trace costs, in forward passes.
+keeps its memory between batches, its attention is written out, and threads take one
+batch after another, each by itself. All of it may help MarianMT as well, so it is
+measured with it, too ("helped"). Beside the rates stand the latency of one sentence
+alone and what an attention trace costs, in forward passes.
 Exits with 1 where a bar is missed.
 """
 
