@@ -5,6 +5,7 @@ Vaswani et al. (2017), sections 3.1 to 3.5, with the layer norm before each sub-
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,8 +62,53 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner, outer = self.inner, self.outer
-        hidden = F.relu(linear(x, inner.weight, inner.bias), inplace=True)  # (B, T, F)
-        return linear(hidden, outer.weight, outer.bias)
+        weights = (inner.weight, inner.bias, outer.weight, outer.bias)
+        if torch.is_grad_enabled():
+            output: Tensor = _FeedForward.apply(  # type: ignore[no-untyped-call]
+                x, *weights
+            )
+            return output
+        return _feed_forward_maps(x, *weights)[1]
+
+
+def _feed_forward_maps(
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return max(0, x W1 + b1), (…, F), and that times W2 plus b2, (…, D)."""
+    hidden = linear(x, w1, b1, relu=True)
+    return hidden, linear(hidden, w2, b2)
+
+
+class _FeedForward(torch.autograd.Function):
+    """The block as one operation, which passes over its hidden numbers less often.
+
+    Biases and the ReLU are part of the products, and the ReLU's gradient overwrites the
+    one that it is computed from.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+        w1, b1, w2, b2 = weights
+        hidden, output = _feed_forward_maps(x, w1, b1, w2, b2)
+        ctx.save_for_backward(x, hidden, w1, w2)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        x, hidden, w1, w2 = ctx.saved_tensors
+        of_output = gradients[0].flatten(0, -2)
+        x, hidden, shape = x.flatten(0, -2), hidden.flatten(0, -2), x.shape
+        of_hidden = of_output @ w2
+        torch.ops.aten.threshold_backward.grad_input(
+            of_hidden, hidden, 0, grad_input=of_hidden
+        )
+        return (
+            (of_hidden @ w1).view(shape),
+            of_hidden.t() @ x,
+            of_hidden.sum(dim=0),
+            of_output.t() @ hidden,
+            of_output.sum(dim=0),
+        )
 
 
 class EncoderLayer(nn.Module):

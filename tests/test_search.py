@@ -500,11 +500,14 @@ def test_shapes_recur_over_many_sentences(
     """
     shapes: set[tuple[int, ...]] = set()
 
-    def product(x: Tensor, weight: Tensor, bias: Tensor | None, *_: object) -> Tensor:
+    def product(
+        x: Tensor, weight: Tensor, bias: Tensor | None, also: str, *_: object
+    ) -> Tensor:
         shapes.add((x.numel(), *weight.shape, bias is not None))
-        return F.linear(x, weight, bias)
+        result = F.linear(x, weight, bias)
+        return result.relu_() if also == "relu" else result
 
-    monkeypatch.setattr("model.linear._onednn", lambda: product)
+    monkeypatch.setattr("model.linear._onednn", lambda dtype: product)
     torch.manual_seed(1)
     config = ModelConfig(9, 9, width=16, heads=2, feed_forward=24, max_length=64)
     engine = TorchEngine.of(Transformer(config).eval())

@@ -323,16 +323,38 @@ def test_parameters_are_counted_without_a_model() -> None:
 
 @pytest.mark.parametrize("rows", [1, FEWEST_ROWS])
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_product_without_a_gradient_is_the_one_with_it(
-    rows: int, bias: bool
+    rows: int, bias: bool, relu: bool, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(1)
-    x = torch.randn(2, rows, 24, dtype=torch.float32).transpose(0, 1)
-    weight, added = torch.randn(10, 24), torch.randn(10) if bias else None
-    with_gradient = linear(x, weight, added)
+    x = torch.randn(2, rows, 24).to(dtype).transpose(0, 1)
+    weight = torch.randn(10, 24).to(dtype)
+    added = torch.randn(10).to(dtype) if bias else None
+    with_gradient = linear(x, weight, added, relu)
     with torch.inference_mode():
-        without = linear(x, weight, added)
-    exact = x.double() @ weight.double().T + (0 if added is None else added)
+        without = linear(x, weight, added, relu)
+    exact = x.double() @ weight.double().T + (0 if added is None else added.double())
+    exact = exact.clamp(min=0) if relu else exact
+    tolerance = 1e-5 if dtype == torch.float32 else 0.1  # of numbers up to 20
     for found in (with_gradient, without):
-        assert found.shape == (rows, 2, 10)
-        torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)
+        assert found.shape == (rows, 2, 10) and found.dtype == dtype
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(20, 6), (3, 7, 6)])
+def test_the_gradient_of_a_feed_forward_block(shape: tuple[int, ...]) -> None:
+    """Our own, beside autograd's of the article's formula."""
+    torch.manual_seed(1)
+    block = FeedForward(6, 9).double()
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    of_output = torch.randn(shape, dtype=torch.float64)
+    inputs = [x, *block.parameters()]
+    found = torch.autograd.grad(block(x), inputs, of_output)
+    plain = block.outer(block.inner(x).clamp(min=0))
+    wanted = torch.autograd.grad(plain, inputs, of_output)
+    with torch.no_grad():
+        torch.testing.assert_close(block(x), plain, rtol=0, atol=1e-12)
+    for mine, autograds in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, autograds, rtol=0, atol=1e-12)
