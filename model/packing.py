@@ -41,6 +41,8 @@ class Packing:
 
     drawn: dict[tuple[int, float, torch.dtype], Tensor] = field(default_factory=dict)
     """What dropout masks are cut from, for each size, probability and dtype."""
+    moves: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """`_head_moves`, for each number of parts and heads."""
 
     @classmethod
     def of(cls, real: Tensor) -> "Packing":
@@ -78,6 +80,22 @@ class Packing:
             self.drawn[kind] = draw_mask(numbers, probability)
         first = APART * int(torch.randint(PLACES, ()))
         return self.drawn[kind][first : first + x.numel()].view_as(x)
+
+    def head_moves(self, parts: int, heads: int) -> tuple[Tensor, Tensor]:
+        """Return which vector of a stream each vector of its heads is, and back.
+
+        A stream, (N, parts*H*K), and its heads, (parts, B, H, T, K), are taken as rows
+        of K numbers. The second result has the real tokens alone, in reading order.
+        """
+        if (parts, heads) not in self.moves:
+            each, rows = parts * heads, self.rows.view(1, self.B, 1, self.T)
+            head = torch.arange(each, device=rows.device).view(parts, 1, heads, 1)
+            there = (rows * each + head).flatten()
+            padded = torch.arange(len(there), device=rows.device)
+            padded = padded.view(parts, self.B, heads, self.T).permute(1, 3, 0, 2)
+            back = padded.flatten(0, 1).index_select(0, self.cells).flatten()
+            self.moves[parts, heads] = there, back
+        return self.moves[parts, heads]
 
     def unpack_heads(
         self, stream: Tensor, parts: int, heads: int
@@ -142,20 +160,27 @@ class _Unpack(torch.autograd.Function):
 
 
 class _UnpackHeads(torch.autograd.Function):
-    """Here and back with one copy besides the one that unpacks."""
+    """Here and back each number is copied once, besides the joining of gradients."""
 
     @staticmethod
     def forward(
         ctx: Any, stream: Tensor, packing: Packing, parts: int, heads: int
     ) -> tuple[Tensor, ...]:
-        ctx.packing = packing
-        cells = _unpack(stream, packing).view(packing.B, packing.T, parts, heads, -1)
-        return cells.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+        ctx.packing, ctx.parts, ctx.heads = packing, parts, heads
+        there, _ = packing.head_moves(parts, heads)
+        vectors = stream.view(packing.N * parts * heads, -1)
+        shape = (parts, packing.B, heads, packing.T, -1)
+        return vectors.index_select(0, there).view(shape).unbind(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        B, H, T, K = gradients[0].shape
-        cells = gradients[0].new_empty(B, T, len(gradients), H, K)
-        for part, gradient in enumerate(gradients):
-            cells[:, :, part] = gradient.transpose(1, 2)
-        return _pack(cells.flatten(2), ctx.packing), None, None, None
+        packing, parts, heads = ctx.packing, ctx.parts, ctx.heads
+        _, back = packing.head_moves(parts, heads)
+        joined = torch.stack(gradients) if parts > 1 else gradients[0].contiguous()
+        vectors = joined.view(-1, joined.shape[-1])  # of K numbers each
+        stream = vectors.new_empty(packing.N, parts * heads * vectors.shape[1])
+        n = len(packing.cells)
+        real = stream[:n].view(len(back), -1)
+        torch.index_select(vectors, 0, back, out=real)
+        stream[n:] = 0
+        return stream, None, None, None
