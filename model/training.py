@@ -4,7 +4,7 @@ import copy
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -140,9 +140,10 @@ class TrainingState:
         learning_rate = self.recipe.learning_rate_at(self.step, steps)
         value = self.processes.total(self._backward(source, target_in, target_out))
         self._collect_gradients()
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), self.recipe.gradient_clip
-        ).item()
+        parameters, longest = list(self.model.parameters()), self.recipe.gradient_clip
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        length = torch.nn.utils.get_total_norm(gradients)
+        norm = length.item()
         for name, number in (("loss", value), ("gradient's norm", norm)):
             if not math.isfinite(number):
                 self._zero_gradients()
@@ -150,6 +151,8 @@ class TrainingState:
                     f"the {name} is {number} at step {self.step} (learning rate "
                     f"{learning_rate:.2e})"
                 )
+        if norm > longest:
+            torch.nn.utils.clip_grads_with_norm_(parameters, longest, length)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -198,12 +201,12 @@ class TrainingState:
     def _collect_gradients(self) -> None:
         if self.working is self.model:
             return
-        for ours, theirs in zip(
-            self.model.parameters(), self.working.parameters(), strict=True
-        ):
-            assert theirs.grad is not None
-            ours.grad = theirs.grad.float()
-            theirs.grad = None
+        ours, theirs = list(self.model.parameters()), list(self.working.parameters())
+        gradients = [torch.empty_like(parameter) for parameter in ours]
+        in_bf16 = [parameter.grad for parameter in theirs]
+        torch._foreach_copy_(gradients, cast(list[Tensor], in_bf16))
+        for own, copied, gradient in zip(ours, theirs, gradients, strict=True):
+            own.grad, copied.grad = gradient, None
 
     @torch.no_grad()
     def _copy_to_working(self) -> None:
