@@ -159,7 +159,6 @@ class Arguments:
         if self.init is None:
             few = min(self.shape.vocabulary, 1_000)  # a small corpus fills no more
             self.shape.config(few, few)
-        check_device(self.device)
         if self.precision == "bf16" and self.device.startswith("mps"):
             raise ValueError("--precision bf16: on mps give fp32")
 
@@ -217,7 +216,8 @@ def _main(argv: list[str], began: float) -> int:
         if sum(word.startswith("--") for word in argv) > 1:
             raise ValueError("--resume takes no other flag: the run keeps its own")
         saved = _saved_arguments(read_config(resumed), resumed)
-        arguments = replace(saved, out=resumed)
+        arguments = replace(saved, out=resumed, resume=resumed)
+    _check_device(arguments)
     tune_memory()
     with ExitStack() as held:
         output = Expendable(sys.stdout)
@@ -234,6 +234,20 @@ def _main(argv: list[str], began: float) -> int:
         release_freed_memory()
         with _failed_writes_explained(training.folder):
             return _run(training)
+
+
+def _check_device(arguments: Arguments) -> None:
+    """Raise `ValueError` unless a training can be on its device."""
+    try:
+        check_device(arguments.device)
+    except ValueError:
+        if arguments.resume is None:
+            raise
+        raise ValueError(
+            f"{arguments.resume} was on {arguments.device}, which is not usable here: "
+            f"go on where it is, or start from its weights with --init "
+            f"{arguments.resume}"
+        ) from None
 
 
 def _run(training: Training) -> int:

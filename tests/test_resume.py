@@ -16,6 +16,7 @@ from torch import Tensor
 
 import train
 from model.checkpoint import load_state
+from model.command import check_device
 from model.training import TrainingState
 
 FLAGS = (*SMALL, "--width=16", "--steps=100", "--validations=4", "--dropout=0.1",
@@ -127,6 +128,17 @@ def test_a_run_may_be_stopped_often_and_moved(stopped: Path, whole: Path) -> Non
         assert train.main(["--resume", str(moved)]) == 130
     assert train.main(["--resume", str(moved)]) == 0
     assert_equal_runs(moved, whole)
+
+
+def test_a_device_that_is_not_here_is_named(
+    stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _content(stopped)
+    monkeypatch.setattr(train, "check_device", lambda _: check_device("cuda:99"))
+    line = _refused(["--resume", str(stopped)], capsys)
+    assert "was on cpu, which is not usable here" in line
+    assert f"--init {stopped}" in line
+    assert _content(stopped) == before
 
 
 def test_a_damaged_last_save_costs_its_steps_alone(
