@@ -100,6 +100,13 @@ def fused_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
+def plain_feed_forward(
+    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
+) -> Tensor:
+    """`feed_forward` by torch's own operations."""
+    return F.linear(F.linear(x, w1, b1).relu(), w2, b2)
+
+
 def plain_cross_entropy(
     hidden: Tensor, weight: Tensor, truth: Tensor, real: int, label_smoothing: float
 ) -> Tensor:
@@ -126,6 +133,9 @@ OFF: dict[str, dict[str, object]] = {
     },
     "masks from 16 random bits": {"model.packing.draw_mask": mask_of_bernoulli},
     "explicit attention": {"model.attention.attention": fused_attention},
+    "a feed-forward block as one operation": {
+        "model.layers.feed_forward": plain_feed_forward
+    },
     "a softmax in place of logits": {
         "model.loss.linear_cross_entropy": plain_cross_entropy
     },

@@ -5,14 +5,13 @@ Vaswani et al. (2017), sections 3.1 to 3.5, with the layer norm before each sub-
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.attention import NO_TRACE, MultiHeadAttention, Trace
-from model.linear import linear
+from model.feed_forward import feed_forward
 from model.packing import Packing
 
 KeysValues = tuple[Tensor, Tensor]
@@ -62,53 +61,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         inner, outer = self.inner, self.outer
-        weights = (inner.weight, inner.bias, outer.weight, outer.bias)
-        if torch.is_grad_enabled():
-            output: Tensor = _FeedForward.apply(  # type: ignore[no-untyped-call]
-                x, *weights
-            )
-            return output
-        return _feed_forward_maps(x, *weights)[1]
-
-
-def _feed_forward_maps(
-    x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return max(0, x W1 + b1), (…, F), and that times W2 plus b2, (…, D)."""
-    hidden = linear(x, w1, b1, relu=True)
-    return hidden, linear(hidden, w2, b2)
-
-
-class _FeedForward(torch.autograd.Function):
-    """The block as one operation, which passes over its hidden numbers less often.
-
-    Biases and the ReLU are part of the products, and the ReLU's gradient overwrites the
-    one that it is computed from.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
-        w1, b1, w2, b2 = weights
-        hidden, output = _feed_forward_maps(x, w1, b1, w2, b2)
-        ctx.save_for_backward(x, hidden, w1, w2)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        x, hidden, w1, w2 = ctx.saved_tensors
-        of_output = gradients[0].flatten(0, -2)
-        x, hidden, shape = x.flatten(0, -2), hidden.flatten(0, -2), x.shape
-        of_hidden = of_output @ w2
-        torch.ops.aten.threshold_backward.grad_input(
-            of_hidden, hidden, 0, grad_input=of_hidden
-        )
-        return (
-            (of_hidden @ w1).view(shape),
-            of_hidden.t() @ x,
-            of_hidden.sum(dim=0),
-            of_output.t() @ hidden,
-            of_output.sum(dim=0),
-        )
+        return feed_forward(x, inner.weight, inner.bias, outer.weight, outer.bias)
 
 
 class EncoderLayer(nn.Module):
@@ -136,7 +89,7 @@ class EncoderLayer(nn.Module):
         q, k, v = self.self_attention.project(normalised, packing)
         attended = self.self_attention.attend(q, k, v, mask, inner, packing)
         x = add_dropped(x, attended, self, packing)
-        return _feed_forward(self, x, trace, packing)
+        return _last_block(self, x, trace, packing)
 
 
 class DecoderLayer(nn.Module):
@@ -189,10 +142,10 @@ class DecoderLayer(nn.Module):
         q = self.cross_attention.project_query(normalised, packing)
         attended = self.cross_attention.attend(q, *memory, memory_mask, inner, packing)
         x = add_dropped(x, attended, self, packing)
-        return _feed_forward(self, x, trace, packing)
+        return _last_block(self, x, trace, packing)
 
 
-def _feed_forward(
+def _last_block(
     layer: EncoderLayer | DecoderLayer,
     x: Tensor,
     trace: Trace,
