@@ -8,8 +8,9 @@ turns, and the median of their turns counts. A peer is put together as its maker
 advise, gets its batches without needless padding, and the faster of fp32 and bf16
 autocast counts. What makes the difference belongs to the comparison: a packed stream of
 tokens, bf16 weights in place of autocast, one row of random numbers for all of a pass's
-dropout and none on attention weights and inside feed-forward blocks, explicit
-attention, a softmax in place of the logits, and memory that is kept between steps.
+dropout and none on attention weights and inside feed-forward blocks, which are one
+operation each, explicit attention, a softmax in place of the logits, and memory that is
+kept between steps.
 
 Some of that a peer can have without any code of ours, and so each is measured with it,
 too ("helped"): both with memory kept; torch with dropout only where ours has it,
