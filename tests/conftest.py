@@ -1,5 +1,6 @@
 """A small corpus of our own sentences, and one real training on it for all tests."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import train
 from explain.translator import Translator
 
 torch.set_num_threads(1)  # the models here are too small to share out
+# A script's `pytest &` is started with Ctrl-C ignored, which some tests press.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PEOPLE = [
     ("I", "私は"),
