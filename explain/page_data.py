@@ -1,7 +1,7 @@
 """What the explorer page is given: traces and what goes with them, as compact JSON.
 
 Numbers travel as base64 text: fp32 exactly, or, where a page would grow too large,
-rounded to steps of equal size. What does not fit is left out, and named (`Packed`).
+rounded to steps of equal size. What does not fit is left out, and named.
 """
 
 import base64
@@ -363,6 +363,8 @@ def _parts(words: Sequence[Word]) -> list[Json]:
 def _glosses(entry: PageEntry, words: Json | None) -> list[Json | None]:
     """Return, for each of tokens_out, the glossary's entry of the word it begins."""
     begun: dict[int, str] = {}
+    if words is None:  # without words, what is a word by itself
+        begun.update(enumerate(entry.trace.target.tokens_out))
     for word in words["target"] if words else ():
         if word["parts"]:  # of two that begin in one token, the first
             begun.setdefault(word["parts"][0][0], word["text"])

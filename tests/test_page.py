@@ -421,6 +421,37 @@ def test_lines_and_thumbnails(open_page: Opened, entry: PageEntry) -> None:
     assert "encoder=1.2" in page.evaluate("location.hash")
     view = page.locator("#panel-encoder_self .matrix").get_attribute("aria-label")
     assert view == "Encoder self-attention, layer 1 head 2"
+    said = page.inner_text("#live")
+    assert re.fullmatch(view + r": machine: 0\.\d{3} on \S+", said)
+    page.get_by_role("button", name="Lines").click()
+    assert page.inner_text("#live") == ""  # the button says it itself
+
+
+def test_a_long_token_is_not_cut_off(open_page: Opened) -> None:
+    trace = make_trace(
+        make_model(), ["▁basketball", "▁it"], ["バスケットボールの試合", "だ"]
+    )
+    page = open_page(render([PageEntry(trace)]))
+    page.get_by_role("button", name="Lines").click()
+    boxes = """all => all.map((text) => {
+        const own = text.getBoundingClientRect();
+        const svg = text.closest("svg").getBoundingClientRect();
+        return [own.left - svg.left, svg.right - own.right];
+    })"""
+    found = page.locator(".lines .line-token").evaluate_all(boxes)
+    assert len(found) == 2 * (3 + 3 + 3) and min(map(min, found)) >= -1
+
+
+def test_the_ends_of_the_steps_keep_the_focus(
+    open_page: Opened, entry: PageEntry
+) -> None:
+    page = open_page(render([entry]))
+    back = page.locator("#bar button").first
+    for _ in range(3):
+        back.press("Enter")
+    assert "1/8" in page.inner_text("#bar")
+    assert back.get_attribute("aria-disabled") == "true"
+    assert back.evaluate("(button) => button === document.activeElement")
 
 
 def chosen_line(page: "sync_api.Page", kind: str) -> str:
@@ -950,6 +981,14 @@ def test_case_24_long_sentences_open(open_page: Opened) -> None:
     plate = page.locator("#panel-cross .plate")
     plate.press("ArrowRight")
     assert re.search(r"0\.\d{3} on word", page.inner_text("#panel-cross .readout"))
+    inside = """plate => {
+        const cursor = plate.querySelector(".cursor").getBoundingClientRect();
+        const frame = plate.closest(".scroll").getBoundingClientRect();
+        return cursor.right <= frame.right + 1 && cursor.bottom <= frame.bottom + 1;
+    }"""
+    for key in ("ArrowRight", "ArrowDown") * 70:
+        plate.press(key)
+    assert plate.evaluate(inside)
     page.get_by_role("button", name="Lines").click()
     assert "are not drawn" in page.inner_text("#panel-cross")
 
@@ -1020,6 +1059,12 @@ def test_without_a_segmenter_the_word_view_is_left_out(
     monkeypatch.setattr("explain.page_data.text_words", missing)
     found = page_data(render([PageEntry(trace)]))["entries"][0]
     assert found["words"] is None and found["left_out"] == [{"what": "words"}]
+    assert not any(found["glosses"])
+    # What is a word by itself has its meaning all the same.
+    known = {"機械": Entry("きかい", "machine")}
+    found = page_data(render([PageEntry(trace, known)]))["entries"][0]
+    glosses = [gloss and gloss["meaning"] for gloss in found["glosses"]]
+    assert glosses == [None, "machine", *[None] * 6]
 
 
 def test_an_empty_page_is_refused() -> None:

@@ -51,7 +51,10 @@ function whatIfTable(kind, asked, largest) {
               type: "button",
               class: "plain",
               title: viewName(view),
-              onclick: () => show(() => chooseView(kind, found.layer, found.head)),
+              onclick: () => {
+                const choose = () => chooseView(kind, found.layer, found.head);
+                show(choose, spokenCell);
+              },
             },
             `${found.layer + 1}.${found.head + 1}`,
           ),

@@ -257,6 +257,8 @@ function walkable(body, places, map) {
     if (!places[r]?.[c] || (r === 0 && c === 0)) return;
     body.rest(r, c);
     stop.focus();
+    // A cell under the labels, which stay in view, is no visible one.
+    if (r > 0 && c > 0) reveal(body.element.parentElement, r - 1, c - 1);
   };
   body.element.addEventListener("pointerover", (event) => peek(placeOf(event.target)));
   body.element.addEventListener("focusin", (event) => peek(placeOf(event.target)));
@@ -316,6 +318,11 @@ function drawnMatrix(map) {
     put(cursor, r, c);
     body.peek(r, c);
   });
+  let chosen = [0, 0];
+  plate.addEventListener("pointerleave", () => {
+    point.at = chosen;
+    put(cursor, ...chosen);
+  });
 
   function mark(row, column, cell) {
     put(across, row, 0);
@@ -324,8 +331,9 @@ function drawnMatrix(map) {
     down.hidden = column < 0;
     sides.forEach((side, r) => side.classList.toggle("chosen", r === row));
     heads.forEach((head, c) => head.classList.toggle("chosen-column", c === column));
-    point.at = [Math.max(row, 0), Math.max(cell, 0)];
-    put(cursor, ...point.at);
+    chosen = [Math.max(row, 0), Math.max(cell, 0)];
+    point.at = chosen;
+    put(cursor, ...chosen);
   }
   return body;
 }
@@ -377,6 +385,7 @@ function pointable(plate, map, show) {
     if (event.key === "Enter" || event.key === " ") map.choose(...point.at);
     else if (by) {
       move(point.at[0] + by[0], point.at[1] + by[1]);
+      reveal(plate.closest(".scroll"), ...point.at);
       const signs = signsOf(map, ...point.at).map(signName);
       announce([map.describe(...point.at), ...signs].join(", "));
     } else return;
@@ -491,10 +500,8 @@ function lines(map) {
         paths[i].classList.toggle("chosen", r === row);
         paths[i].classList.toggle("cell", r === row && c === cell);
       });
-      left.forEach((token, r) => token.classList.toggle("chosen", r === row));
-      right.forEach((token, c) =>
-        token.classList.toggle("chosen-column", c === column),
-      );
+      left.forEach((token, r) => pressed(token, "chosen", r === row));
+      right.forEach((token, c) => pressed(token, "chosen-column", c === column));
       readout.textContent = cell >= 0 ? map.describe(row, cell) : "\u00a0";
     },
   };
@@ -528,6 +535,16 @@ function linePath(weight, from, to) {
   });
 }
 
+function pressed(token, name, on) {
+  token.classList.toggle(name, on);
+  token.setAttribute("aria-pressed", on);
+}
+
+// About how wide a text is at 14 px: a kana or a character is a square.
+function widthOf(text) {
+  return [...text].reduce((sum, one) => sum + (one > "\u2e7f" ? 14 : 7.6), 0);
+}
+
 function lineToken(token, x, y, anchor, choose) {
   const keydown = (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
@@ -549,6 +566,10 @@ function lineToken(token, x, y, anchor, choose) {
     onclick: choose,
     onkeydown: keydown,
   };
+  const room = anchor === "end" ? x : LINE.width - x;
+  const text = parts.map((part) => part.textContent).join("");
+  if (widthOf(text) > room) // squeezed, where it would be cut off
+    Object.assign(made, { textLength: room, lengthAdjust: "spacingAndGlyphs" });
   const title = makeSvg(
     "title",
     {},

@@ -1,10 +1,11 @@
 // Wiring: a change of state, and everything that follows it.
 
-// Apply a change to the state, then let the page and its address follow.
-function show(change) {
+// Apply a change to the state, then let the page and its address follow. `say` gives
+// what a screen reader is to say of it.
+function show(change, say = spokenStep) {
   change();
   refresh();
-  announce(spokenStep());
+  announce(say());
 }
 
 // Have a screen reader say something.
@@ -48,7 +49,7 @@ function printing(on) {
 }
 
 document.addEventListener("keydown", (event) => {
-  const inForm = event.target.closest("select, input, summary");
+  const inForm = event.target.closest("select, input, summary, .scroll[tabindex]");
   if (inForm || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey)
     return;
   const last = entry().reads.length - 1;

@@ -20,7 +20,8 @@ function choices(name, list, current, choose) {
         type: "button",
         lang,
         "aria-pressed": value === current(),
-        onclick: () => show(() => choose(value)),
+        // The button itself says what it has become.
+        onclick: () => show(() => choose(value), () => ""),
       },
       text,
     ),
@@ -116,13 +117,13 @@ section(
 function allBadge() {
   const { count, difference, wrong } = checkAll();
   if (!count)
-    return make("p", { class: "badge wide none", id: "badge" }, label("unchecked"));
+    return make("p", { class: "badge none", id: "badge" }, label("unchecked"));
   if (!wrong.length) {
     const text = label("allGood", {
       count: counted(count),
       difference: tiny(difference),
     });
-    return make("p", { class: "badge wide good", id: "badge" }, `✓ ${text}`);
+    return make("p", { class: "badge good", id: "badge" }, `✓ ${text}`);
   }
   const [kind, layer, head, row, column] = wrong[0];
   const go = () =>
@@ -132,7 +133,7 @@ function allBadge() {
     });
   return make(
     "p",
-    { class: "badge wide bad", id: "badge" },
+    { class: "badge bad", id: "badge" },
     `✗ ${label("allBad", { wrong: counted(wrong.length), count: counted(count) })} `,
     make(
       "button",
@@ -186,8 +187,9 @@ section(
           make("span", { class: "quiet" }, viewName(state.views.cross)),
         ),
       );
-    element.firstChild.disabled = step === 0;
-    element.lastChild.disabled = step === entry().reads.length - 1;
+    // A disabled button would lose the focus.
+    element.firstChild.setAttribute("aria-disabled", step === 0);
+    element.lastChild.setAttribute("aria-disabled", step === entry().reads.length - 1);
   },
 );
 

@@ -115,7 +115,8 @@ function drawWorked() {
   ];
   const parts = [title, place, cellBadge(cell), make("ol", { class: "steps" }, steps)];
   if (!cell.x) {
-    const missing = projectionsOf(kind, layer) ? "noVectors" : "noMatrices";
+    const whole = cell.values && !projectionsOf(kind, layer);
+    const missing = whole ? "noMatrices" : "noVectors";
     parts.push(make("p", { class: "notice" }, label(missing)));
   }
   return parts;
@@ -148,7 +149,10 @@ function meanOfHeads(kind, layer, row, column) {
       heads.map((head) =>
         make(
           "button",
-          { type: "button", onclick: () => show(() => chooseView(kind, layer, head)) },
+          {
+            type: "button",
+            onclick: () => show(() => chooseView(kind, layer, head), spokenCell),
+          },
           headName(head),
         ),
       ),
@@ -176,7 +180,7 @@ function cellBadge(cell) {
     : label("cellGood", { count: counted(count), steps: steps.length });
   return make(
     "p",
-    { class: `badge wide ${wrong ? "bad" : "good"}`, id: "cell-badge", role: "status" },
+    { class: `badge ${wrong ? "bad" : "good"}`, id: "cell-badge", role: "status" },
     `${wrong ? "✗" : "✓"} ${text}`,
   );
 }
@@ -257,7 +261,7 @@ function productTable(names, x, matrix, column, result) {
 function numbersTable(heads, rows, sum) {
   return make(
     "div",
-    { class: "scroll" },
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": label("workedTitle") },
     make(
       "table",
       { class: "numbers-table" },
