@@ -1,6 +1,7 @@
 """Translate, and show the attention behind a translation."""
 
 import io
+import re
 import signal
 import sys
 import time
@@ -74,7 +75,7 @@ class Arguments:
     align: bool = False
     """Print which source word each target word looks at, as pairs of word numbers."""
     maps: tuple[Kind, ...] = ()
-    """Kinds of maps: for pictures all unless named, for --show cross-attention."""
+    """Kinds of maps: all unless named, but --show by itself prints cross-attention."""
     layer: int | None = None
     """Look at this layer, counted from 1."""
     head: int | None = None
@@ -111,6 +112,10 @@ class Arguments:
             raise ValueError("give sentences, --input or --evaluate: one of them")
         if self.target is not None and len(self.texts) != 1:
             raise ValueError("--target goes with exactly one sentence, in quotes")
+        if self.target is not None and "\n" in self.target:
+            raise ValueError("--target has several lines: give one")
+        if self.gold is not None and not re.search(r"\d-\d", self.gold):
+            raise ValueError("--gold needs a sure link, such as 0-0")
         if self.target is not None and self.beam > 1:
             raise ValueError("--target has no other hypotheses: leave out --beam")
         self._check_files()
@@ -312,41 +317,47 @@ def _translated(
     chunk: Sequence[tuple[int, str]],
     keep: "Callable[[AttentionTrace], object]",
 ) -> Iterator[str]:
-    """Yield the lines to print of some numbered ones; keep attention if wanted."""
-    found_for_each = _hypotheses(translator, arguments, [text for _, text in chunk])
-    for (number, text), found in zip(chunk, found_for_each, strict=True):
-        if found:
-            _warn(translator, number, text, found[0])
-        trace = None
-        if found and arguments.wants_trace:
-            best = found[0].hypothesis
-            wanted = arguments.target or best.ids
-            trace = translator.trace(text, wanted, best.complete)
-        yield from _printed(translator, arguments, number, found, trace)
-        if trace is not None:
-            yield from _views(translator, arguments, trace)
-        if trace is not None and arguments.attention:
-            keep(trace if arguments.keeps_values else trace.without_values())
+    """Yield the translations to write of some numbered lines; keep attention if wanted.
 
-
-def _hypotheses(
-    translator: Translator, arguments: Arguments, texts: Sequence[str]
-) -> list[list[Translation]]:
-    """Return the translations to print of each text: the model's or the user's own."""
+    What --show and --walk make of it is printed, wherever the translations go.
+    """
+    texts, own = [text for _, text in chunk], None
     if arguments.target is None:
-        return translator.translate(
+        found_for_each = translator.translate(
             texts,
             arguments.beam,
             arguments.length_penalty,
             consensus=arguments.consensus,
         )
-    trace = translator.trace(texts[0], arguments.target)
+    else:
+        own = translator.trace(texts[0], arguments.target)
+        found_for_each = [[_own(translator, arguments, own)]]
+    for (number, text), found in zip(chunk, found_for_each, strict=True):
+        if found:
+            _warn(translator, number, text, found[0])
+        trace = own
+        if trace is None and found and arguments.wants_trace:
+            best = found[0].hypothesis
+            trace = translator.trace(text, best.ids, best.complete)
+        yield from _printed(translator, arguments, number, found, trace)
+        if trace is not None:
+            for view in _views(translator, arguments, trace):
+                print(view, flush=True)
+        if trace is not None and arguments.attention:
+            keep(trace if arguments.keeps_values else trace.without_values())
+
+
+def _own(
+    translator: Translator, arguments: Arguments, trace: "AttentionTrace"
+) -> Translation:
+    """Return the user's own translation, scored by its trace."""
+    assert arguments.target is not None
     ids = trace.target.ids_out[:-1]
     total = sum(trace.target.log_probs)
     hypothesis = Hypothesis.scored(ids, total, arguments.length_penalty)
-    length = len(translator.source.encode(texts[0])) + 1
+    length = len(translator.source.encode(trace.source.text)) + 1
     cut = length > len(trace.source.ids)
-    return [[Translation(arguments.target, hypothesis, length, cut)]]
+    return Translation(arguments.target, hypothesis, length, cut)
 
 
 def _printed(

@@ -137,7 +137,9 @@ class _Picture:
         self.below = {
             kind: max(map(self._width, self.columns[kind])) + 0.08 for kind in kinds
         }
-        self.text = f"{printable(trace.source.text)} → {printable(trace.target.text)}"
+        self.text = self._written(
+            f"{printable(trace.source.text)} → {printable(trace.target.text)}"
+        )
 
     def draw(self) -> Any:
         from matplotlib.figure import Figure

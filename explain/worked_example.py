@@ -302,7 +302,7 @@ def _projected(
 ) -> Step:
     """Return the step that makes q, k or v of x, with its arithmetic written out."""
     projected = (x @ matrix).numpy()
-    decimals = Precision({**precision.decimals, "w": 1})
+    decimals = Precision({"w": 1, **precision.decimals})
     rows = [
         (
             token,

@@ -198,6 +198,28 @@ def test_a_target_of_ones_own(tiny_run: Path, tmp_path: Path, capsys: Said) -> N
     assert float(forced) >= float(own_score) - 1  # tokenized perhaps another way
 
 
+def test_a_target_is_traced_once(
+    tiny_run: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced, trace = [], Translator.trace
+    monkeypatch.setattr(
+        Translator, "trace", lambda *given: traced.append(1) or trace(*given)
+    )
+    _translate(tiny_run, "--target", "鳥を見ます。", "--show", BIRD)
+    assert "Cross-attention" in capsys.readouterr().out
+    assert len(traced) == 1
+
+
+def test_maps_are_printed_wherever_translations_go(
+    tiny_run: Path, tmp_path: Path, capsys: Said
+) -> None:
+    _translate(tiny_run, "--show", BIRD)
+    text, maps = capsys.readouterr().out.split("\n", 1)
+    _translate(tiny_run, "--show", "--output", tmp_path / "out.txt", BIRD)
+    assert (tmp_path / "out.txt").read_text("utf-8") == text + "\n"
+    assert capsys.readouterr().out == maps and "Cross-attention" in maps
+
+
 def test_none_is_a_text_like_any_other(tiny_run: Path, capsys: Said) -> None:
     """It is what a library of flags may take for a flag that is not given."""
     _translate(tiny_run, BIRD, "--target", "None")
@@ -316,6 +338,8 @@ def test_a_model_that_finds_no_end(
         (["--target", "x"], "--target goes with exactly one sentence"),
         (["--target", "x", "one", "two"], "--target goes with exactly one sentence"),
         (["--target", "", "x"], "a word on both sides"),
+        (["--target", "a\nb", "x"], "--target has several lines: give one"),
+        (["--attention", "a.html", "--gold", "0?0", "x"], "--gold needs a sure link"),
         (["--target", "長" * 99, "x"], "tokens is too long to trace: the model"),
         (["--attention", "a.txt", "x"], "ends in .json, .jsonl, .npz"),
         (["--attention", "a.json", "x", "y"], "a.json holds one sentence"),
