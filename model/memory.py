@@ -18,9 +18,11 @@ def tune_memory() -> None:
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
     if (mallopt := _c_function("mallopt")) is not None:
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # names in malloc.h
-        mallopt(mmap_threshold, 1 << 30)
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(top_pad, 64 << 20)
+        # glibc before 2.35 takes no more than half of a heap. It gives 0 where it
+        # refuses; without this one the others would make it worse.
+        if mallopt(mmap_threshold, 1 << 30) or mallopt(mmap_threshold, 32 << 20):
+            mallopt(trim_threshold, 2**31 - 1)
+            mallopt(top_pad, 64 << 20)
 
 
 def release_freed_memory() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from data.metrics import score
+from model.memory import tune_memory
 
 ROOT = Path(__file__).parents[1]
 FLAGS = ("--steps=4000", "--validations=10", "--width=64", "--feed-forward=128")
@@ -40,6 +41,28 @@ def test_scoring_leaves_one_tokenizer_at_most() -> None:
     for _ in range(3):
         score(["猫が寝る。"], ["猫が寝る。"], "ja")
     assert _tokenizers() <= before + 1
+
+
+def test_an_old_c_library_is_asked_for_as_much_as_it_grants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """glibc before 2.35 refuses, with a 0, a threshold above half of a heap."""
+    granted = {}
+
+    def mallopt(name: int, value: int) -> int:
+        if name == -3 and value > most:
+            return 0
+        granted[name] = value
+        return 1
+
+    monkeypatch.setattr("model.memory._c_function", lambda _: mallopt)
+    most = 32 << 20
+    tune_memory()
+    assert granted == {-3: 32 << 20, -1: 2**31 - 1, -2: 64 << 20}
+    granted.clear()
+    most = 0
+    tune_memory()
+    assert granted == {}
 
 
 @pytest.mark.long
