@@ -144,7 +144,20 @@ def _run(main: Callable[[], int | None], program: str) -> int:
         _say(f"{program}: {said}")
     except ValueError as error:
         _say(f"{program}: {printable(' '.join(str(error).split()))}")
+    except (MemoryError, RuntimeError) as error:
+        if not _is_lack_of_memory(error):
+            raise
+        _say(
+            f"{program}: out of memory: give a training a smaller --batch-tokens or a "
+            "larger --accumulate, a translation a smaller --beam"
+        )
     return BAD_INPUT
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """Tell whether Python, torch on a GPU or torch on the CPU got no memory."""
+    named = type(error).__name__ in {"MemoryError", "OutOfMemoryError"}
+    return named or "allocate memory" in str(error)
 
 
 @dataclass

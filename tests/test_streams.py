@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import SMALL
 from tqdm import tqdm
 
 import translate
-from model.command import Expendable, stop_request
+from model.command import Expendable, run, stop_request
 
 ROOT = Path(__file__).parent.parent
 COMMAND = (
@@ -94,6 +95,24 @@ def test_a_file_is_written_though_nobody_reads_the_warnings(
     line = f"translate.py --model {tiny_run} {files} 2>&1"
     assert shell_of_a_reader_that_leaves(line) == 0
     assert len((tmp_path / "out.txt").read_text("utf-8").splitlines()) == 2
+
+
+def test_too_little_memory_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def ask_too_much() -> int:
+        return int(torch.empty(1 << 60, dtype=torch.uint8)[0])
+
+    assert run(ask_too_much, "c.py") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("c.py: out of memory: give a training a smaller --batch-")
+    assert said.count("\n") == 1
+
+    def fail() -> int:
+        raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        run(fail, "c.py")
 
 
 def test_a_stream_that_may_be_left_is_as_the_stream_is() -> None:
