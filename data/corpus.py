@@ -24,6 +24,7 @@ import pyarrow
 from datasets import Dataset, Features, Value, load_dataset
 from datasets.exceptions import DatasetsError
 from datasets.table import InMemoryTable
+from huggingface_hub import errors as hub_errors
 
 from data.text import TextError, read_lines
 
@@ -36,6 +37,8 @@ TABLES = (".jsonl", ".csv", ".parquet")
 HUB_SECONDS = 5.0
 """How long the Hub may take to answer at all."""
 _AT_ONCE = 10_000
+# That of the HTTP client, which is another one from version to version.
+_FROM_THE_HUB = (hub_errors.HTTPError,)  # type: ignore[attr-defined]
 # No UTF-8 text holds a lone surrogate, so one can stand for a character.
 _CARRIAGE_RETURN = "\udc0d"
 
@@ -316,7 +319,8 @@ def _one_line(name: str) -> Iterator[None]:
         yield
     except TextError:
         raise
-    except (DatasetsError, OSError, ValueError) as error:
+    # RuntimeError is for a set that is a script.
+    except (DatasetsError, OSError, ValueError, RuntimeError, *_FROM_THE_HUB) as error:
         raise TextError(f"{name}: {' '.join(str(error).split())}") from None
 
 

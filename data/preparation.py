@@ -351,7 +351,8 @@ def _encode(
         rows = np.flatnonzero(longest <= max_length)
         if not len(rows):
             raise TextError(
-                f"all sentences are over {max_length} tokens: raise --max-length"
+                f"all sentences are over {max_length} tokens: raise --max-length "
+                "(with --init it is that run's: give shorter ones)"
             )
         EncodedPairs(
             *(Ragged.of(s.flat, s.starts[rows], s.lengths[rows]) for s in sides)

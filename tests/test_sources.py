@@ -228,6 +228,15 @@ def test_folders_that_are_no_corpus(
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_a_folder_with_a_script_of_its_name(tmp_path: Path) -> None:
+    """The library read such scripts once, and now raises an error of another kind."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "old.py").write_text("", "utf-8")
+    with pytest.raises(TextError, match="scripts are no longer supported"):
+        list(read_pairs(str(folder)))
+
+
 def test_a_set_without_a_train_split(tmp_path: Path) -> None:
     _write_parquet(tmp_path / "test-00000-of-00001.parquet", _nested(tiny_pairs()))
     with pytest.raises(TextError, match="train"):
