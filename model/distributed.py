@@ -88,21 +88,27 @@ ALONE = Processes()
 def joined_processes(device: str = "cpu") -> Iterator[Processes]:
     """Join the processes that `torchrun` started; without it, give `ALONE`.
 
-    On `cuda` each has a GPU of its own. Raises `ValueError` where it has none.
+    On `cuda` each has a GPU of its own. Raises `ValueError` where it has none, and for
+    any other device than `cpu` and `cuda`.
     """
     # Some clusters set WORLD_SIZE for a process that torchrun did not start.
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
         return
+    if device not in {"cpu", "cuda"}:
+        raise ValueError(
+            f"--device {device} is not for several processes: give cpu, or cuda, where "
+            "each takes a GPU of its own"
+        )
     # Gloo carries what is on the CPU, NCCL the gradients on GPUs.
     backend = "gloo"
-    if device.startswith("cuda"):
+    if device == "cuda":
         number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if number >= gpus:
             fewer = f"torchrun --nproc-per-node {gpus}, or " if gpus else ""
             raise ValueError(
-                f"no GPU for process {number + 1} of this machine: give {fewer}"
-                "train.py --device cpu"
+                f"no GPU for process {number + 1} of this machine: start {fewer}"
+                "a training with --device cpu"
             )
         torch.cuda.set_device(number)
         backend = "cpu:gloo,cuda:nccl"

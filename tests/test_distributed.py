@@ -50,7 +50,10 @@ def test_many_processes_and_pieces_learn_as_one(
 
 @pytest.mark.parametrize(
     ("gpus", "remedy"),
-    [(0, "give train.py --device cpu"), (1, "give torchrun --nproc-per-node 1, or")],
+    [
+        (0, "start a training with --device cpu"),
+        (1, "start torchrun --nproc-per-node 1, or"),
+    ],
 )
 def test_a_process_without_a_gpu(
     gpus: int, remedy: str, monkeypatch: pytest.MonkeyPatch
@@ -62,4 +65,14 @@ def test_a_process_without_a_gpu(
         pytest.raises(ValueError, match=remedy),
         joined_processes("cuda"),
     ):
+        pass
+
+
+@pytest.mark.parametrize("device", ["mps", "cuda:1"])
+def test_devices_that_several_processes_cannot_share(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=device), joined_processes(device):
         pass
