@@ -18,10 +18,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    # Libraries take seconds to load; Ctrl-C ends that without a traceback. Then `run`
-    # takes over.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+if __name__ == "__main__":
+    # Libraries take seconds to load, which count. Ctrl-C ends that without a traceback;
+    # then `run` takes over.
+    BEGAN = time.perf_counter()
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import numpy as np
 import torch
@@ -71,6 +73,7 @@ from model.folders import (
     put_in_place,
     remove_leftovers,
 )
+from model.hub import local_folder
 from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
 from model.metrics import append_metrics, cut_metrics, sync_metrics
@@ -86,12 +89,13 @@ from model.training import (
 )
 from model.transformer import Transformer
 
-BEGAN = time.perf_counter()
 DEV_TRANSLATED, SAMPLES = 500, 3
 TRIAL_STEPS = 8
 RESERVED, MOST_RESERVED = (0.08, 12), 0.1
 """For saves, validations and the end: a share of --minutes and seconds besides, but no
 larger share than the last."""
+MOST = 10**9
+"""Of steps, epochs or minutes."""
 SAVE_SECONDS = 60.0
 LOG_STEPS = 10
 ARTICLE = {"en": "I love machine learning", "ja": "私は機械学習が大好きです。"}
@@ -142,7 +146,7 @@ class Arguments:
     resume: Path | None = None
     """Go on with the interrupted training in this directory; takes no other flag."""
     init: Path | None = None
-    """Start from this run's weights and tokenizers (fine-tuning)."""
+    """Start from the weights and tokenizers of this run, or of hub:OWNER/NAME."""
     shape: Annotated[Shape, tyro.conf.arg(name="")] = field(default_factory=Shape)
     recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
 
@@ -150,8 +154,11 @@ class Arguments:
         lengths = [self.steps, self.epochs, self.minutes]
         if sum(length is not None for length in lengths) > 1:
             raise ValueError("give one of --steps, --epochs and --minutes")
-        if any(length is not None and not 0 < length < math.inf for length in lengths):
-            raise ValueError("--steps, --epochs and --minutes must be more than 0")
+        if any(length is not None and not 0 < length <= MOST for length in lengths):
+            raise ValueError(
+                f"--steps, --epochs and --minutes must be more than 0 and {MOST:,} at "
+                "most"
+            )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"--seed {self.seed}: give a whole number from 0 up")
         if self.validations < 1:
@@ -203,10 +210,9 @@ class Training:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    if argv is None:
-        return run(lambda: _main(sys.argv[1:], BEGAN), "train.py")
-    began = time.perf_counter()
-    return run(lambda: _main(list(argv), began), "train.py")
+    began = BEGAN if __name__ == "__main__" else time.perf_counter()
+    words = sys.argv[1:] if argv is None else list(argv)
+    return run(lambda: _main(words, began), "train.py")
 
 
 def _main(argv: list[str], began: float) -> int:
@@ -218,6 +224,8 @@ def _main(argv: list[str], began: float) -> int:
         saved = _saved_arguments(read_config(resumed), resumed)
         arguments = replace(saved, out=resumed, resume=resumed)
     _check_device(arguments)
+    if arguments.init is not None and not resumed:
+        arguments = replace(arguments, init=local_folder(arguments.init))
     tune_memory()
     with ExitStack() as held:
         output = Expendable(sys.stdout)
@@ -632,8 +640,7 @@ def _train(training: Training, stop: Stop) -> bool:
         except Diverged as error:
             texts = training.material.pairs[rows[:3]]["source"]
             raise Diverged(
-                f"{error}, in a batch that begins {texts}: lower --learning-rate, or "
-                "look at these sentences"
+                f"{error}, or look at the sentences of its batch, which begins {texts}"
             ) from None
         asked = training.processes.total(stop.asked) > 0
         if training.processes.is_first:

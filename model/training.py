@@ -149,7 +149,7 @@ class TrainingState:
                 self._zero_gradients()
                 raise Diverged(
                     f"the {name} is {number} at step {self.step} (learning rate "
-                    f"{learning_rate:.2e})"
+                    f"{learning_rate:.2e}): lower --learning-rate"
                 )
         if norm > longest:
             torch.nn.utils.clip_grads_with_norm_(parameters, longest, length)

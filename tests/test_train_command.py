@@ -101,6 +101,7 @@ def test_broken_corpora(
         (["--preset", "huge"], "invalid choice 'huge' for argument '--preset'"),
         (["--steps", "0"], "must be more than 0"),
         (["--steps", "-3"], "must be more than 0"),
+        (["--steps", "9" * 400], "must be more than 0 and 1,000,000,000 at most"),
         (["--steps"], "Missing value for argument '--steps'"),
         (["--epochs", "2"], "give one of --steps, --epochs and --minutes"),
         (["--seed", "-1"], "--seed -1: give a whole number from 0 up"),
@@ -152,7 +153,9 @@ def test_no_time_for_a_step(tiny_corpus: Path, tmp_path: Path, capsys: Said) -> 
     assert not list(tmp_path.glob("*out*"))
 
 
-@pytest.mark.parametrize("length", ["--epochs=inf", "--minutes=nan", "--epochs=0"])
+@pytest.mark.parametrize(
+    "length", ["--epochs=inf", "--epochs=1e308", "--minutes=nan", "--epochs=0"]
+)
 def test_lengths_that_are_none(
     length: str, tiny_corpus: Path, tmp_path: Path, capsys: Said
 ) -> None:
