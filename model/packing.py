@@ -42,7 +42,7 @@ class Packing:
     drawn: dict[tuple[int, float, torch.dtype], Tensor] = field(default_factory=dict)
     """What dropout masks are cut from, for each size, probability and dtype."""
     moves: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """`_head_moves`, for each number of parts and heads."""
+    """`head_moves`, for each number of parts and heads."""
 
     @classmethod
     def of(cls, real: Tensor) -> "Packing":
