@@ -7,7 +7,6 @@ rounded to steps of equal size. What does not fit is left out, and named.
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,13 @@ from explain.kinds import Kind
 from explain.probes import Candidate, Candidates, WhatIf
 from explain.trace import AttentionMap, AttentionTrace, Projections
 from explain.views import default_row
-from explain.words import SegmenterMissing, Word, given_words, text_words
+from explain.words import (
+    SegmenterMissing,
+    Word,
+    character_of_bytes,
+    given_words,
+    text_words,
+)
 
 Json = dict[str, Any]
 Array = NDArray[np.float32]
@@ -54,7 +59,6 @@ class PageEntry:
 
 # --------------------------------------------------------------------------- tokens
 
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
 _SPACE = "▁"
 
 
@@ -68,8 +72,8 @@ def shown(tokens: Sequence[str], marks: Collection[int] = ()) -> list[Json]:
     result: list[Json] = []
     while len(result) < len(tokens):
         index = len(result)
-        character, size = _character(tokens[index : index + 4])
-        if size:
+        character, size = character_of_bytes(tokens[index : index + 4])
+        if size and character.isprintable():
             pieces = " ".join(tokens[index : index + size])
             result.append({"text": character, "raw": pieces})
             result += [
@@ -91,22 +95,6 @@ def _piece(token: str, index: int, mark: bool) -> Json:
     if index and not token.startswith(_SPACE) and text[0].isalnum():
         made["joined"] = True
     return made
-
-
-def _character(tokens: Sequence[str]) -> tuple[str, int]:
-    """Return the character whose bytes tokens begin with, and how many they are."""
-    found = bytearray()
-    for size, token in enumerate(tokens, start=1):
-        match = _BYTE.fullmatch(token)
-        if match is None:
-            break
-        found.append(int(match[1], 16))
-        try:
-            character = found.decode("utf-8")
-        except UnicodeDecodeError:
-            continue
-        return (character, size) if character.isprintable() else ("", 0)
-    return "", 0
 
 
 def readable(text: str, tokens: Iterable[Json]) -> str:

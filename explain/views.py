@@ -4,14 +4,19 @@ Layers and heads are counted from 1 wherever a person gives or reads them.
 """
 
 import contextlib
-import re
 from collections.abc import Sequence
 from typing import get_args
 
 from explain.glossary import Entry, Glossary
 from explain.kinds import KINDS, Kind
 from explain.trace import AttentionMap, AttentionTrace
-from explain.words import MARKS, SegmenterMissing, target_words
+from explain.words import (
+    MARKS,
+    SegmenterMissing,
+    byte_of,
+    character_of_bytes,
+    target_words,
+)
 
 KIND_NAMES: dict[Kind, str] = {
     "encoder_self": "Encoder self-attention",
@@ -21,7 +26,6 @@ KIND_NAMES: dict[Kind, str] = {
 ARTICLES_SOURCE, ARTICLES_TARGET = "love", "私は"
 """The tokens whose attention the article works out; a view shows theirs by itself."""
 _SPACE = "▁"
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def source_labels(trace: AttentionTrace) -> tuple[str, ...]:
@@ -113,9 +117,8 @@ def find_row(tokens: Sequence[str], labels: Sequence[str], word: str) -> int | N
             return row
     text = b""
     for row, token in enumerate(tokens):
-        byte = _BYTE.fullmatch(token)
         if token not in MARKS:
-            text += bytes.fromhex(byte[1]) if byte else token.encode()
+            text += byte_of(token) or token.encode()
         if word and word.encode() in text:
             return row
     return None
@@ -166,18 +169,8 @@ def _characters(tokens: Sequence[str]) -> list[str]:
 
 def _name_bytes(tokens: list[str], start: int) -> int:
     """Name the byte pieces of the character that begins at start; return how many."""
-    found = b""
-    for index in range(start, min(start + 4, len(tokens))):
-        byte = _BYTE.fullmatch(tokens[index])
-        if byte is None:
-            break
-        found += bytes.fromhex(byte[1])
-        try:
-            character = printable(found.decode("utf-8"))
-        except UnicodeDecodeError:
-            continue
-        for place in range(len(found)):
-            part = f" {place + 1}/{len(found)}" if len(found) > 1 else ""
-            tokens[start + place] = character + part
-        return len(found)
-    return 0
+    character, size = character_of_bytes(tokens[start : start + 4])
+    for place in range(size):
+        part = f" {place + 1}/{size}" if size > 1 else ""
+        tokens[start + place] = printable(character) + part
+    return size

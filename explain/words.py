@@ -4,6 +4,7 @@ Words are found (`source_words`, `target_words`), or known beforehand (`given_wo
 docs/alignment.md states every rule.
 """
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
@@ -230,9 +231,11 @@ def _spelled(tokens: Sequence[str]) -> Iterable[tuple[str, list[int]]]:
     index = 0
     while index < len(tokens):
         token = tokens[index]
-        if _BYTE.fullmatch(token):
-            text, length = _from_bytes(tokens[index : index + 4])
-            yield text, list(range(index, index + length))
+        if byte_of(token):
+            text, length = character_of_bytes(tokens[index : index + 4])
+            length = max(length, 1)
+            # A byte of no character reads as it does where SentencePiece decodes it.
+            yield text or "\ufffd", list(range(index, index + length))
             index += length
             continue
         if token not in MARKS:
@@ -240,22 +243,25 @@ def _spelled(tokens: Sequence[str]) -> Iterable[tuple[str, list[int]]]:
         index += 1
 
 
-def _from_bytes(tokens: Sequence[str]) -> tuple[str, int]:
-    """Return the character that tokens begin with and how many bytes it took.
+def byte_of(token: str) -> bytes:
+    """Return the byte that a piece such as <0xE3> stands for; of others nothing."""
+    match = _BYTE.fullmatch(token)
+    return bytes.fromhex(match[1]) if match else b""
 
-    A byte that begins no character gives U+FFFD, as SentencePiece decodes it.
+
+def character_of_bytes(tokens: Sequence[str]) -> tuple[str, int]:
+    """Return the character that byte pieces begin with, and how many they are.
+
+    Where they make none, it is "" and 0.
     """
-    found = bytearray()
-    for token in tokens:
-        match = _BYTE.fullmatch(token)
-        if match is None:
+    found = b""
+    for byte in map(byte_of, tokens[:4]):
+        if not byte:
             break
-        found.append(int(match[1], 16))
-        try:
+        found += byte
+        with contextlib.suppress(UnicodeDecodeError):
             return found.decode("utf-8"), len(found)
-        except UnicodeDecodeError:
-            continue
-    return "\ufffd", 1
+    return "", 0
 
 
 def _cuts(tokens: Sequence[str]) -> set[int]:
