@@ -68,6 +68,10 @@ def _to_disk(folder: Path) -> None:
         opened = os.open(path, os.O_RDONLY)
         try:
             os.fsync(opened)
+        except OSError as error:
+            # Some file systems, of networks mostly, cannot do that for a folder.
+            if error.errno != errno.EINVAL or not path.is_dir():
+                raise
         finally:
             os.close(opened)
 

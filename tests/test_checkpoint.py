@@ -1,10 +1,13 @@
 """Run directories: what is written can be read, and what is damaged is refused."""
 
+import errno
 import json
 import os
 import random
 import shutil
+import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from safetensors.torch import load_file
 from sealing import change_config
 
 import train
+from data.cache import _to_disk
 from explain.translator import Translator
 from model import checkpoint
 from model.checkpoint import (
@@ -25,6 +29,7 @@ from model.checkpoint import (
     save_state,
     save_weights,
     sha256,
+    sync,
     write_atomically,
 )
 from model.config import ModelConfig
@@ -375,3 +380,22 @@ def test_config_errors_name_value_and_remedy(
     fields = {"source_vocabulary": 9, "target_vocabulary": 9, "width": 32} | changes
     with pytest.raises(ValueError, match=message):
         ModelConfig(**fields)
+
+
+@pytest.mark.parametrize("to_disk", [sync, _to_disk])
+def test_a_file_system_that_cannot_sync_folders(
+    to_disk: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders of some network file systems answer EINVAL, which ends no training."""
+    (tmp_path / "file").write_bytes(b"x")
+    kinds = [stat.S_ISDIR]
+
+    def fsync(opened: int) -> None:
+        if kinds[0](os.fstat(opened).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    to_disk(tmp_path)
+    kinds[0] = stat.S_ISREG
+    with pytest.raises(OSError, match="Invalid"):
+        to_disk(tmp_path / "file" if to_disk is sync else tmp_path)
