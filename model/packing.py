@@ -121,12 +121,16 @@ def draw_mask(numbers: Tensor, probability: float) -> Tensor:
 
 
 def _pack(padded: Tensor, packing: Packing) -> Tensor:
-    found = padded.flatten(0, 1)
-    n = len(packing.cells)
-    stream = found.new_empty(packing.N, *found.shape[1:])
-    torch.index_select(found, 0, packing.cells, out=stream[:n])
-    stream[n:] = 0
-    return stream
+    return _chosen(padded.flatten(0, 1), packing.cells, packing.N)
+
+
+def _chosen(rows: Tensor, places: Tensor, size: int) -> Tensor:
+    """Return rows[places], filled up with zeros to (size, …)."""
+    n = len(places)
+    result = rows.new_empty(size, *rows.shape[1:])
+    torch.index_select(rows, 0, places, out=result[:n])
+    result[n:] = 0
+    return result
 
 
 def _unpack(stream: Tensor, packing: Packing) -> Tensor:
@@ -166,7 +170,7 @@ class _UnpackHeads(torch.autograd.Function):
     def forward(
         ctx: Any, stream: Tensor, packing: Packing, parts: int, heads: int
     ) -> tuple[Tensor, ...]:
-        ctx.packing, ctx.parts, ctx.heads = packing, parts, heads
+        ctx.packing = packing
         there, _ = packing.head_moves(parts, heads)
         vectors = stream.view(packing.N * parts * heads, -1)
         shape = (parts, packing.B, heads, packing.T, -1)
@@ -174,13 +178,9 @@ class _UnpackHeads(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        packing, parts, heads = ctx.packing, ctx.parts, ctx.heads
+        packing, parts = ctx.packing, len(gradients)
+        _, heads, _, K = gradients[0].shape
         _, back = packing.head_moves(parts, heads)
         joined = torch.stack(gradients) if parts > 1 else gradients[0].contiguous()
-        vectors = joined.view(-1, joined.shape[-1])  # of K numbers each
-        stream = vectors.new_empty(packing.N, parts * heads * vectors.shape[1])
-        n = len(packing.cells)
-        real = stream[:n].view(len(back), -1)
-        torch.index_select(vectors, 0, back, out=real)
-        stream[n:] = 0
-        return stream, None, None, None
+        stream = _chosen(joined.view(-1, K), back, packing.N * parts * heads)
+        return stream.view(packing.N, -1), None, None, None
