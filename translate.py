@@ -1,7 +1,6 @@
 """Translate, and show the attention behind a translation."""
 
 import io
-import re
 import signal
 import sys
 import time
@@ -114,8 +113,7 @@ class Arguments:
             raise ValueError("--target goes with exactly one sentence, in quotes")
         if self.target is not None and "\n" in self.target:
             raise ValueError("--target has several lines: give one")
-        if self.gold is not None and not re.search(r"\d-\d", self.gold):
-            raise ValueError("--gold needs a sure link, such as 0-0")
+        self._check_gold()
         if self.target is not None and self.beam > 1:
             raise ValueError("--target has no other hypotheses: leave out --beam")
         self._check_files()
@@ -156,6 +154,14 @@ class Arguments:
         ]
         if len(set(written)) < len(written):
             raise ValueError("--output and --attention name a file twice: give others")
+
+    def _check_gold(self) -> None:
+        """Raise `ValueError` unless --gold has links, of which one at least is sure."""
+        if self.gold is not None:
+            from explain.alignment import parse_links
+
+            if not parse_links(self.gold).sure:
+                raise ValueError("--gold needs a sure link, such as 0-0")
 
     def _check_engine(self) -> None:
         """Raise `ValueError` unless the engine is there and does what is asked for."""
