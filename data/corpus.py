@@ -38,7 +38,7 @@ HUB_SECONDS = 5.0
 """How long the Hub may take to answer at all."""
 _AT_ONCE = 10_000
 # That of the HTTP client, which is another one from version to version.
-_FROM_THE_HUB = (hub_errors.HTTPError,)  # type: ignore[attr-defined]
+_HubError = hub_errors.HTTPError  # type: ignore[attr-defined]
 # No UTF-8 text holds a lone surrogate, so one can stand for a character.
 _CARRIAGE_RETURN = "\udc0d"
 
@@ -320,7 +320,7 @@ def _one_line(name: str) -> Iterator[None]:
     except TextError:
         raise
     # RuntimeError is for a set that is a script.
-    except (DatasetsError, OSError, ValueError, RuntimeError, *_FROM_THE_HUB) as error:
+    except (DatasetsError, OSError, ValueError, RuntimeError, _HubError) as error:
         raise TextError(f"{name}: {' '.join(str(error).split())}") from None
 
 

@@ -156,8 +156,9 @@ def _run(main: Callable[[], int | None], program: str) -> int:
 
 def _is_lack_of_memory(error: Exception) -> bool:
     """Tell whether Python, torch on a GPU or torch on the CPU got no memory."""
-    named = type(error).__name__ in {"MemoryError", "OutOfMemoryError"}
-    return named or "allocate memory" in str(error)
+    on_gpu = type(error).__name__ == "OutOfMemoryError"  # torch is not loaded here
+    in_torch = on_gpu or "allocate memory" in str(error)
+    return in_torch or isinstance(error, MemoryError)
 
 
 @dataclass

@@ -388,14 +388,16 @@ def test_a_file_system_that_cannot_sync_folders(
 ) -> None:
     """Folders of some network file systems answer EINVAL, which ends no training."""
     (tmp_path / "file").write_bytes(b"x")
-    kinds = [stat.S_ISDIR]
 
-    def fsync(opened: int) -> None:
-        if kinds[0](os.fstat(opened).st_mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    def refuse(kind: Callable[[int], bool]) -> None:
+        def fsync(opened: int) -> None:
+            if kind(os.fstat(opened).st_mode):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    refuse(stat.S_ISDIR)
     to_disk(tmp_path)
-    kinds[0] = stat.S_ISREG
+    refuse(stat.S_ISREG)
     with pytest.raises(OSError, match="Invalid"):
         to_disk(tmp_path / "file" if to_disk is sync else tmp_path)

@@ -311,6 +311,20 @@ def test_fine_tuning_starts_from_the_other_run(
     assert shapes[0] == shapes[1]
 
 
+def test_fine_tuning_starts_from_a_shared_model(
+    tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = []
+    monkeypatch.setattr(
+        "model.hub._fetched", lambda name: fetched.append(name) or tiny_run
+    )
+    out = tmp_path / "run"
+    argv = ["--corpus", str(tiny_corpus), "--init", "hub:me/tiny", "--out", str(out)]
+    assert train.main([*argv, "--steps=1", "--precision=fp32"]) == 0
+    assert fetched == ["me/tiny"]
+    assert (out / "source.spm").read_bytes() == (tiny_run / "source.spm").read_bytes()
+
+
 def test_epochs_are_counted_in_batches(tiny_corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     flags = [*SMALL, "--width=16", "--epochs=2.5", "--validations=1"]
