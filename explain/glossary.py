@@ -10,12 +10,12 @@ from data.text import TextError, read_file
 
 @dataclass(frozen=True)
 class Entry:
-    """One word of the target language, as learners' dictionaries give it."""
+    """One Japanese word, as learners' dictionaries give it."""
 
     reading: str
     """How it is read, in kana."""
     meaning: str
-    """What it means, in the source language; empty where it only has a function."""
+    """What it means, in English; empty where it only has a function."""
 
 
 Glossary = Mapping[str, Entry]

@@ -105,6 +105,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of the tests' own, for processes that they start as well."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
+        # What a terminal or an account may have set would change what is printed.
+        for name in (
+            "FORCE_COLOR",
+            "NO_COLOR",
+            "HF_HUB_OFFLINE",
+            "HF_DATASETS_OFFLINE",
+        ):
+            patch.delenv(name, raising=False)
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        patch.setenv("COLUMNS", "80")
         patch.setenv("HF_DATASETS_CACHE", str(folder))
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
         yield folder

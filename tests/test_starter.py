@@ -1,6 +1,7 @@
 """The starter corpus: the same everywhere, complete, aligned, and fair to its tests."""
 
 import hashlib
+import json
 import os
 import random
 import re
@@ -8,10 +9,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import SMALL
 
+import train
+from data import preparation
 from data.command import run
 from data.starter.compose import (
     Pair,
@@ -25,10 +30,13 @@ from data.starter.compose import (
 )
 from data.starter.grammar import read_patterns
 from data.starter.lexicon import HERE, read_lexicon, read_table
+from explain.alignment import parse_links
+from explain.glossary import read_glossary
+from explain.starter import carelessly, score_tests
 
 ROOT = Path(__file__).parent.parent
 # Changes with every edit of data/starter; compose_digest prints the new one.
-DIGEST = "07cc9177d5b4496c17dc7a687330de1ed9a13e8b31458b7fcb2cad680c7bb059"
+DIGEST = "77b505584b2ee0027d79664752121f04eddae8de3a3d5a0291a4c7bc67ddd8e3"
 SPLITS = ("train", "dev", "test_new", "test_combinations", "test_sentences")
 # Words that Japanese leaves to the context or says by an ending alone.
 LITTLE = frozenset(
@@ -234,9 +242,57 @@ def test_the_glossary_knows_every_composed_word(corpus: StarterCorpus) -> None:
     for pair in all_pairs(corpus):
         if pair.pattern != "sentence":
             assert set(pair.target_words) <= known, set(pair.target_words) - known
-    kana = re.compile(r"[ぁ-ゖァ-ヺー。、]+")
+    kana = re.compile(r"[ぁ-ゖァ-ヺー。、／]+")  # ／ between two readings
     for entry in corpus.glossary:
         assert kana.fullmatch(entry.reading), entry
+
+
+def test_the_articles_gold_links_are_the_corpuss(corpus: StarterCorpus) -> None:
+    """The article's sentence is never composed, but sentences of its pattern are."""
+    gold = parse_links(train.ARTICLE_GOLD)
+    of_one_form = [
+        pair
+        for pair in corpus.train
+        if pair.pattern == "love compound"
+        and len(pair.source_words) == 5
+        and pair.source_words[:2] == ("I", "love")
+        and len(pair.target_words) == 7
+    ]
+    assert of_one_form
+    for pair in of_one_form:  # but for the full stops, which the article leaves out
+        assert gold.sure == {(i, j) for i, j in pair.sure if i < 4}
+        assert gold.possible == {(i, j) for i, j in pair.possible if i < 4}
+
+
+def test_a_training_on_the_starter_corpus_from_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = compose(1, 100)
+    small = replace(
+        small, test_new=small.test_new[:20], test_sentences=small.test_sentences[:5]
+    )
+    monkeypatch.setattr(preparation, "compose", lambda seed: small)
+    out = tmp_path / "run"
+    flags = [*SMALL, "--vocabulary=1000", "--width=16", "--steps=20"]
+    assert train.main([*flags, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"new sentences +20 sentences   exact +\d", said)
+    assert re.search(r"layer 2.* +alignment error rate [01]\.\d{3}", said)
+    assert f"{train.ARTICLE['en']} → " in said
+    known = read_glossary(out / "glossary.tsv")
+    assert known.keys() == {entry.word for entry in small.glossary}
+    config = json.loads((out / "config.json").read_text("utf-8"))
+    assert "starter:nouns.tsv" in config["corpora"]
+    assert (out / "attention.html").is_file() and (out / "README.md").is_file()
+
+
+def test_right_translations_score_in_full(corpus: StarterCorpus) -> None:
+    right = {p.source: p.target for p in all_pairs(corpus)}
+    right |= {carelessly(source): target for source, target in right.items()}
+    for result in score_tests(corpus, lambda some: [right[source] for source in some]):
+        assert result.exact == 1.0 and result.chrf == pytest.approx(100), result.name
+    [wrong, *_] = score_tests(corpus, lambda some: ["間違い。"] * len(some))
+    assert wrong.exact == 0.0 and wrong.chrf < 10
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.starter.grammar import VERB_FORMS, adjective_japanese, verb_japanese
-from data.starter.lexicon import Adjective, Lexicon, Verb, read_table
+from data.starter.lexicon import Adjective, Lexicon, Noun, Verb, Word, read_table
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,29 @@ def _adjective(adjective: Adjective) -> Entries:
         yield word, kana + word.removeprefix(base), adjective.english
 
 
-def _phrase(japanese: str, reading: str, english: str) -> Entries:
+def _phrase(japanese: str, reading: str, english: str, word_by_word: bool) -> Entries:
+    """Read the words of a phrase that means one English word each, or those of others.
+
+    A word of the others means, as far as can be told, what the phrase does.
+    """
     words = japanese.replace("/", " ").split()
     kana = reading.replace("/", " ").split()
     parts = [
         w for w in english.split() if w not in ("the", "a", "on", "in", "by", "my")
     ]
     content = [w for w in words if w not in _PARTICLES]
+    if (len(parts) == len(content)) != word_by_word:
+        return
     for word, sound in zip(words, kana, strict=True):
         if word in content:
-            same = len(parts) == len(content)
-            yield word, sound, parts[content.index(word)] if same else " ".join(parts)
+            place = content.index(word)
+            yield word, sound, parts[place] if word_by_word else " ".join(parts)
+
+
+def _phrases(lexicon: Lexicon, word_by_word: bool) -> Entries:
+    every: tuple[Noun | Word, ...] = (*lexicon.nouns, *lexicon.words)
+    for one in every:
+        yield from _phrase(one.japanese, one.reading, one.english, word_by_word)
 
 
 def _all(lexicon: Lexicon, folder: Path) -> Entries:
@@ -85,8 +97,7 @@ def _all(lexicon: Lexicon, folder: Path) -> Entries:
                 reading = person.reading + particle
                 yield person.japanese + particle, reading, meaning
         yield person.japanese, person.reading, person.english.removeprefix("my ")
-    for noun in lexicon.nouns:
-        yield from _phrase(noun.japanese, noun.reading, noun.english)
+    yield from _phrases(lexicon, word_by_word=True)
     for verb in lexicon.verbs:
         yield from _verb(verb)
     for adjective in lexicon.adjectives:
@@ -94,7 +105,6 @@ def _all(lexicon: Lexicon, folder: Path) -> Entries:
     for place in lexicon.places:
         yield place.japanese, place.reading, place.english
     for word in lexicon.words:
-        yield from _phrase(word.japanese, word.reading, word.english)
         if word.kind == "weather":
             stem, kana = (
                 word.japanese.removesuffix("い"),
@@ -107,7 +117,10 @@ def _all(lexicon: Lexicon, folder: Path) -> Entries:
 
 
 def make_glossary(lexicon: Lexicon, folder: Path) -> tuple[GlossaryEntry, ...]:
-    """Return one entry for every word, meanings of the same word joined by /."""
+    """Return one entry for every word, meanings of the same word joined by /.
+
+    What a phrase means is left out where its word has a meaning by itself.
+    """
     readings: dict[str, str] = {}
     meanings: dict[str, list[str]] = {}
     for word, reading, meaning in _all(lexicon, folder):
@@ -115,6 +128,11 @@ def make_glossary(lexicon: Lexicon, folder: Path) -> tuple[GlossaryEntry, ...]:
         known = meanings.setdefault(word, [])
         if meaning not in known:
             known.append(meaning)
+    alone = set(meanings)
+    for word, reading, meaning in _phrases(lexicon, word_by_word=False):
+        if word not in alone:
+            readings.setdefault(word, reading)
+            meanings.setdefault(word, []).append(meaning)
     return tuple(
         GlossaryEntry(word, readings[word], " / ".join(meanings[word]))
         for word in readings
@@ -172,10 +190,10 @@ def guide(
     parts = [
         "# What the starter model knows",
         "<!-- Made by `python -m data.starter.compose --guide docs/starter.md`. -->",
-        f"The starter corpus is composed of the {count} words below and of patterns, "
-        f"of which each sentence at the end is an example; {by_hand:,} hand-written "
-        "sentences bring more words, each seen too seldom to be known well. Any other "
-        "word is translated by guessing.",
+        f"The starter corpus is composed from the {count} words below and from "
+        "sentence patterns, of which the list at the end has an example each; "
+        f"{by_hand:,} hand-written sentences bring more words, each seen too seldom to "
+        "be known well. Any other word is translated by guessing.",
         "All of it stands in the tables of `data/starter/`; edit them and train again.",
     ]
     for theme, rows in themes.items():
