@@ -349,7 +349,10 @@ def _parts(words: Sequence[Word]) -> list[Json]:
 
 
 def _glosses(entry: PageEntry, words: Json | None) -> list[Json | None]:
-    """Return, for each of tokens_out, the glossary's entry of the word it begins."""
+    """Return, for each of tokens_out, the glossary's entry of the word it begins.
+
+    A reading that is the word itself is left out.
+    """
     begun: dict[int, str] = {}
     if words is None:  # without words, what is a word by itself
         begun.update(enumerate(entry.trace.target.tokens_out))
@@ -360,7 +363,9 @@ def _glosses(entry: PageEntry, words: Json | None) -> list[Json | None]:
     for token, text in begun.items():
         known = entry.glossary.get(text)
         if known is not None:
-            glosses[token] = {"word": text, **vars(known)}
+            reading = "" if known.reading == text else known.reading
+            glosses[token] = {
+                "word": text, "reading": reading, "meaning": known.meaning}  # fmt: skip
     return glosses
 
 

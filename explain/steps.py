@@ -219,11 +219,11 @@ def _scaled(query: Query, precision: Precision) -> Step:
     ]
     return Step(
         f"Scaling: divide by √{width}",
-        f"scaled = score / √d_k, and d_k = {width} is the length of a key",
+        f"scaled = score / √d_k, and d_k = {width} is how many numbers a key has",
         ("key of", f"score ÷ √{width}", "scaled"),
         tuple(rows),
-        "Longer keys give larger scores. Dividing by √d_k takes that out again, so "
-        "that the softmax does not put everything on one token.",
+        "The more numbers a key has, the larger scores become. Dividing by √d_k takes "
+        "that out again, so that the softmax does not put everything on one token.",
     )
 
 
@@ -281,4 +281,7 @@ def bar(share: float) -> str:
 def _hidden(query: Query) -> str:
     if not any(query.masked):
         return ""
-    return f" A dot ({MASKED}) marks a token that is not yet written: it is masked."
+    return (
+        f" A dot ({MASKED}) marks a token that is not yet written: its score becomes "
+        "−∞, and its weight exactly 0."
+    )

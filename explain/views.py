@@ -6,6 +6,7 @@ Layers and heads are counted from 1 wherever a person gives or reads them.
 import contextlib
 from collections.abc import Sequence
 from typing import get_args
+from unicodedata import east_asian_width
 
 from explain.glossary import Entry, Glossary
 from explain.kinds import KINDS, Kind
@@ -31,7 +32,8 @@ _SPACE = "▁"
 def source_labels(trace: AttentionTrace) -> tuple[str, ...]:
     """Return the source tokens as a person reads them.
 
-    The mark of a space is dropped; a piece that goes on a word begins with a hyphen.
+    The mark of a space is dropped; a piece that goes on a word begins with a hyphen,
+    but in Japanese, where a space begins no word.
     """
     return tuple(
         _source_label(token, begins=not index)
@@ -43,7 +45,8 @@ def _source_label(token: str, begins: bool) -> str:
     text = printable(token.removeprefix(_SPACE).replace(_SPACE, "␣"))
     if token.startswith(_SPACE):
         return text or "␣"
-    return text if begins or not token[:1].isalnum() else f"-{text}"
+    goes_on = token[:1].isalnum() and east_asian_width(token[0]) not in "WF"
+    return f"-{text}" if goes_on and not begins else text
 
 
 def target_labels(tokens: Sequence[str]) -> tuple[str, ...]:

@@ -378,7 +378,7 @@ def _prediction(side: _Side, tokenizer: Tokenizer, glossary: Glossary) -> Step:
     (predicted,) = target_labels([side.trace.target.tokens_out[side.row]])
     return Step(
         "The next token",
-        "P = softmax(h E), and E holds the embeddings of all target tokens",
+        "P = softmax(h Eᵀ), and each row of E is a target token's embedding",
         ("token", "P", "", ""),
         tuple(rows),
         f"Each of the {logits.shape[-1]} tokens is scored against h; "

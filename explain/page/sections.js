@@ -200,7 +200,7 @@ function glossElement(gloss) {
   return make(
     "span",
     { class: "gloss", title: gloss.word },
-    make("span", { lang: "ja" }, gloss.reading),
+    gloss.reading ? make("span", { lang: "ja" }, gloss.reading) : null,
     gloss.meaning ? make("span", { lang: "en" }, gloss.meaning) : null,
   );
 }

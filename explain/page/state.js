@@ -153,6 +153,8 @@ function address() {
   }
   const [row, column] = cellOf(state.kind);
   parts.set("cell", `${SHORT[state.kind]}.${row + 1}.${column + 1}`);
+  if (state.pinned && state.kind === "decoder_self")  // other cells name it
+    parts.set("source", state.source + 1);
   if (state.figure !== "matrix") parts.set("figure", state.figure);
   if (state.language !== firstLanguage()) parts.set("language", state.language);
   return `#${parts}`;
@@ -173,6 +175,8 @@ function readAddress() {
       head: head === undefined || head === "mean" ? MEAN : number(head, headsOf(kind)),
     };
   }
+  if (parts.has("source"))
+    chooseSource(number(parts.get("source"), entry().source.length));
   chooseStep(state.step);
   const [short, row, column] = (parts.get("cell") || "").split(".");
   const kind = KINDS.find((k) => SHORT[k] === short);
