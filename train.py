@@ -4,7 +4,6 @@ import copy
 import hashlib
 import math
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
+from shlex import join, quote
 from typing import Annotated, Any, Literal
 
 if __name__ == "__main__":
@@ -35,7 +35,7 @@ from data.corpus import COLUMNS, Pair
 from data.metrics import score
 from data.preparation import STARTER, Material, corpus_hashes, prepare
 from data.text import read_file
-from data.tokenizer import PADDING, Tokenizer
+from data.tokenizer import PADDING, Side, Tokenizer
 from explain.glossary import write_glossary
 from explain.starter import starter_report
 from explain.translator import Translator
@@ -44,6 +44,7 @@ from model.checkpoint import (
     MOST_BYTES,
     OLDER,
     RunError,
+    check_is_run,
     drop_latest_state,
     load_model,
     load_state,
@@ -61,11 +62,13 @@ from model.command import (
     Stop,
     check_device,
     parse,
+    printable,
     run,
     stop_request,
 )
 from model.config import ModelConfig
 from model.distributed import Processes, is_restart, joined_processes
+from model.engine import Precision
 from model.folders import (
     check_free,
     folder_beside,
@@ -77,12 +80,11 @@ from model.hub import local_folder
 from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
 from model.metrics import append_metrics, cut_metrics, sync_metrics
-from model.presets import PRESETS, Shape
+from model.presets import PRESETS, PresetName, Shape
 from model.resume import check_corpora, check_unchanged, what_differs
 from model.search import TorchEngine
 from model.training import (
     Diverged,
-    Precision,
     Recipe,
     TrainingState,
     hardware_precisions,
@@ -100,7 +102,7 @@ SAVE_SECONDS = 60.0
 LOG_STEPS = 10
 ARTICLE = {"en": "I love machine learning", "ja": "私は機械学習が大好きです。"}
 """The sentence that the articles on attention take; never trained on."""
-ARTICLE_GOLD = "0-0 1-4 2-1 3-2 1?3 1?5"
+ARTICLE_GOLD = "0-0 1-4 2-1 3-2 3?3 1?5"
 """Its word alignment, by the starter corpus's words."""
 
 
@@ -125,7 +127,7 @@ class Arguments:
     """The run directory to make."""
     overwrite: bool = False
     """Replace the run directory if there is one."""
-    preset: Literal["tiny", "small", "base"] = "tiny"
+    preset: PresetName = "tiny"
     """What to start from: tiny (for starter), small (for others) or base (an hour)."""
     direction: Literal["en-ja", "ja-en"] = "en-ja"
     """en-ja: the first column is the source. ja-en: the second is."""
@@ -235,7 +237,9 @@ def _main(argv: list[str], began: float) -> int:
         if not processes.is_first:
             nowhere = held.enter_context(Path(os.devnull).open("w"))
             held.enter_context(redirect_stdout(nowhere))
-        if resumed or (is_restart() and _was_begun(arguments.out, argv)):
+        begun = is_restart() and _was_begun(arguments.out, argv)
+        # The first process knows; another machine might lack the run directory.
+        if resumed or processes.from_first(float(begun)):
             training = _go_on(arguments, held, processes)
         else:
             training = _begin(arguments, argv, began, held, processes)
@@ -260,8 +264,8 @@ def _check_device(arguments: Arguments) -> None:
 
 def _run(training: Training) -> int:
     """Run what is left of a training, and return the exit code."""
-    first, done = training.processes.is_first, training.state.step
-    training.bar = tqdm(total=training.steps, initial=done, unit="step",
+    first, before = training.processes.is_first, training.state.step
+    training.bar = tqdm(total=training.steps, initial=before, unit="step",
                         dynamic_ncols=True, disable=not first)  # fmt: skip
     with training.bar, stop_request() as stop:
         finished = _train(training, stop)
@@ -271,7 +275,7 @@ def _run(training: Training) -> int:
         done = f"{training.state.step:,} of {training.steps:,} steps"
         print(
             f"Stopped after {done}. To go on: python train.py --resume "
-            f"{training.folder}"
+            f"{quote(str(training.folder))}"
         )
         return INTERRUPTED
     _finish(training)
@@ -290,14 +294,16 @@ def _failed_writes_explained(folder: Path) -> Iterator[None]:
             raise RunError(f"{folder} was deleted while training: start anew") from None
         raise RunError(
             f"{error.filename or folder}: {error.strerror or error}; the last save is "
-            f"whole: mend this, then python train.py --resume {folder}"
+            f"whole: mend this, then python train.py --resume {quote(str(folder))}"
         ) from None
 
 
 def parse_arguments(argv: list[str]) -> Arguments:
     """Return the arguments; --preset gives the defaults of shape and recipe."""
     named = _first_look(argv)
-    name = named.preset or ("tiny" if named.corpus == [STARTER] else "small")
+    name: PresetName = named.preset or (
+        "tiny" if named.corpus == [STARTER] else "small"
+    )
     preset = PRESETS[name]
     default = Arguments(preset=name, shape=preset.shape, recipe=preset.recipe)
     return parse(Arguments, argv, "train.py", default=default)
@@ -349,10 +355,12 @@ def _begin(
         for flag in (f"--{one.name}".replace("_", "-") for one in fields(Shape)):
             if flag in given:
                 raise ValueError(f"--init keeps that run's shape: leave out {flag}")
-        languages = read_config(arguments.init).get("languages")
-        if languages != arguments.direction.split("-"):
+        config = read_config(arguments.init)
+        check_is_run(arguments.init, config)
+        direction = "-".join(config["languages"])
+        if direction != arguments.direction:
             raise ValueError(
-                f"{arguments.init} translates {languages}: give --direction"
+                f"{arguments.init} translates {direction}: give --direction {direction}"
             )
     beside = None
     if processes.is_first:
@@ -377,7 +385,7 @@ def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
     for tokenizer in (material.source, material.target):
         (beside / f"{tokenizer.side}.spm").write_bytes(tokenizer.model)
     _write_words(arguments, material, beside)
-    about = _about(arguments, argv, state.precision, training.steps)
+    about = _about(training, argv)
     save_config(beside, state.model.config, about)
     for path in beside.iterdir():
         sync(path)
@@ -388,19 +396,22 @@ def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
 
 
 def _write_words(arguments: Arguments, material: Material, folder: Path) -> None:
-    """Write which words were seen, and what the known target words mean.
+    """Write which English words were seen, and what the known Japanese ones mean.
 
-    A fine-tuned model has also seen the words of the run that it started from.
+    A fine-tuned model has also seen the words of the run that it started from. Where
+    Japanese is the source there is no list: it has no spaces, and what stands between
+    two of its marks would be whole clauses of the corpus.
     """
     before = arguments.init
-    words = set(material.source_words)
-    if before is not None and (before / "source_words.txt").is_file():
-        words.update(read_file(before / "source_words.txt"))
-    text = "".join(f"{word}\n" for word in sorted(words)).encode()
-    if len(text) <= MOST_BYTES["source_words.txt"]:
-        (folder / "source_words.txt").write_bytes(text)
-    else:
-        print("too many words to list: none will be named as not seen in training")
+    if arguments.direction == "en-ja":
+        words = set(material.source_words)
+        if before is not None and (before / "source_words.txt").is_file():
+            words.update(read_file(before / "source_words.txt"))
+        text = "".join(f"{word}\n" for word in sorted(words)).encode()
+        if len(text) <= MOST_BYTES["source_words.txt"]:
+            (folder / "source_words.txt").write_bytes(text)
+        else:
+            print("too many words to list: none will be named as not seen in training")
     if material.starter is not None:
         write_glossary(folder / "glossary.tsv", material.starter.glossary)
     elif before is not None and (before / "glossary.tsv").is_file():
@@ -497,7 +508,7 @@ def _made_of(
 
 def _prepare(arguments: Arguments, tokenizers_from: Path | None) -> Material:
     """Return what to read; tokenizers are trained unless a run has them already."""
-    sides: tuple[Literal["source"], Literal["target"]] = ("source", "target")
+    sides: tuple[Side, Side] = ("source", "target")
     tokenizers, max_length = None, arguments.shape.max_length
     if tokenizers_from is not None:
         config = read_config(tokenizers_from)
@@ -694,11 +705,14 @@ def _validate(training: Training) -> None:
     hypotheses = _translated(training, model, pairs, longest + 10)
     scores = score(hypotheses, [b for _, b in pairs], training.languages[1])
     _record(training, dev_loss=loss, dev_chrf=scores.chrf, dev_bleu=scores.bleu)
-    samples = zip(pairs[:SAMPLES], hypotheses, strict=False)
+    samples = [
+        map(printable, (a, ours, b))
+        for (a, b), ours in zip(pairs[:SAMPLES], hypotheses, strict=False)
+    ]
     training.bar.write(
         f"step {training.state.step:,}: dev loss {loss:.3f}, chrF {scores.chrf:.1f}, "
         f"BLEU {scores.bleu:.1f}"
-        + "".join(f"\n  {a}\n    → {ours}\n    = {b}" for (a, b), ours in samples)
+        + "".join(f"\n  {a}\n    → {ours}\n    = {b}" for a, ours, b in samples)
     )
     if not training.best:
         training.bar.write(f"  ({scores.signatures})")
@@ -769,21 +783,24 @@ def _save(training: Training) -> None:
     )
 
 
-def _about(
-    arguments: Arguments, argv: list[str], precision: Precision, steps: int
-) -> dict[str, Any]:
-    """Return what config.json says of how a run was made."""
+def _about(training: Training, argv: list[str]) -> dict[str, Any]:
+    """Return what config.json says of how a run was made.
+
+    A fine-tuned model has learned from the corpora of the run before, too.
+    """
+    arguments = training.arguments
+    before = read_config(arguments.init)["corpora"] if arguments.init else {}
     return {
         "languages": arguments.direction.split("-"),
-        "command": shlex.join(["python", "train.py", *argv]),
+        "command": join(["python", "train.py", *argv]),
         "argv": argv,
         "seed": arguments.seed,
-        "steps": steps,
-        "precision": precision,
+        "steps": training.steps,
+        "precision": training.state.precision,
         "recipe": asdict(arguments.recipe),
         "threads": torch.get_num_threads(),
         "versions": _versions(),
-        "corpora": _corpus_hashes(arguments),
+        "corpora": {**before, **training.material.hashes},
     }
 
 
@@ -813,7 +830,8 @@ def _finish(training: Training) -> None:
     minutes, seconds = divmod(round(time.perf_counter() - training.began), 60)
     print(f"Done in {minutes} min {seconds} s: {training.folder}")
     print(f"Its attention, to look at in a browser: {page}")
-    named = "" if training.folder == Arguments.out else f"--model {training.folder} "
+    folder = quote(str(training.folder))
+    named = "" if training.folder == Arguments.out else f"--model {folder} "
     print(f'Try it: python translate.py {named}"{ARTICLE[training.languages[0]]}"')
 
 
@@ -835,12 +853,20 @@ def _write_card(training: Training) -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     source, target = training.languages
     corpora = ", ".join(map(corpus_name, training.arguments.corpus))
+    init = training.arguments.init
+    began = (
+        ""
+        if init is None
+        else f"""
+- Started from: {init.name}, which learned from
+  {", ".join(map(corpus_name, read_config(init)["corpora"]))}."""
+    )
     text = f"""# {training.folder.name}
 
 A Transformer that translates {source} to {target}, trained with tiny-enja.
 
 - Data: {corpora}; {len(training.material.pairs):,} pairs
-  after cleaning. Their licence is that of the corpora.
+  after cleaning. Their licence is that of the corpora.{began}
 - Size: {parameters:,} parameters; vocabularies of {model.config.source_vocabulary:,}
   and {model.config.target_vocabulary:,} tokens.
 - Training: {training.steps:,} steps in {training.state.precision}; the weights are
@@ -848,7 +874,7 @@ A Transformer that translates {source} to {target}, trained with tiny-enja.
 - On dev ({min(len(training.material.dev), DEV_TRANSLATED):,} sentences, greedy): chrF
   {best["chrf"]:.1f}, BLEU {best["bleu"]:.1f} ({best["signatures"]}).
 
-    python translate.py --model {training.folder} "{ARTICLE[source]}"
+    python translate.py --model {quote(str(training.folder))} "{ARTICLE[source]}"
 """
     path = training.folder / "README.md"
     write_atomically(path, lambda to: to.write_text(text, "utf-8"))

@@ -86,7 +86,7 @@ class Arguments:
     no_what_if: bool = False
     """Leave out of the .html what each head changes, which takes a moment."""
     evaluate: Path | None = None
-    """Translate a file of sentence TAB reference; print BLEU and chrF."""
+    """Translate a file of English TAB Japanese; print BLEU and chrF."""
     device: str = "cpu"
     """Where to compute: cpu, cuda or mps."""
     precision: Precision = "fp32"
@@ -480,7 +480,7 @@ def _warn(
 
 
 def _evaluate(translator: Translator, arguments: Arguments) -> None:
-    """Print BLEU and chrF on a file of sentence TAB reference."""
+    """Print BLEU and chrF on a file of pairs, and what was cut short in numbers."""
     from data.corpus import pairs_of, read_corpus
     from data.metrics import score
 
@@ -488,13 +488,22 @@ def _evaluate(translator: Translator, arguments: Arguments) -> None:
     reverse = translator.languages == ("ja", "en")
     pairs = pairs_of(read_corpus(str(arguments.evaluate), reverse))
     began = time.perf_counter()
-    hypotheses = translator.best(
-        [source for source, _ in pairs],
+    sources = [source for source, _ in pairs]
+    found_for_each = translator.translate(
+        sources,
         arguments.beam,
         arguments.length_penalty,
         consensus=arguments.consensus,
     )
     seconds = time.perf_counter() - began
+    best = [found[0] for found in found_for_each if found]
+    for count, what in (
+        (sum(one.cut for one in best), "are longer than the model reads: cut"),
+        (sum(not one.hypothesis.complete for one in best), "found no end: stopped"),
+    ):
+        if count:
+            print(f"{count:,} of {len(pairs):,} sentences {what}", file=sys.stderr)
+    hypotheses = [found[0].text if found else "" for found in found_for_each]
     scores = score(hypotheses, [target for _, target in pairs], translator.languages[1])
     print(f"BLEU {scores.bleu:.1f}   {scores.bleu_signature}")
     print(f"chrF {scores.chrf:.1f}   {scores.chrf_signature}")

@@ -29,7 +29,13 @@ def run(main: Callable[[], object], program: str) -> int:
         return 130
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+        _say(f"{program}: {where}{error.strerror or error}")
     except ValueError as error:
-        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+        _say(f"{program}: {' '.join(str(error).split())}")
     return 2
+
+
+def _say(message: str) -> None:
+    """Print a line on stderr, its controls and escapes as what they are written as."""
+    shown = (c if c.isprintable() else ascii(c)[1:-1] for c in message)
+    print("".join(shown), file=sys.stderr)

@@ -72,6 +72,8 @@ class Material:
     words: Mapping[str, Sequence[str]]
     """The words of a target, where they are known."""
     max_length: int
+    hashes: Mapping[str, str]
+    """Of the corpora's files, as `corpus_hashes` has them, when they were read."""
 
     def sample(self, rows: np.ndarray, dropout: float, seed: int) -> EncodedPairs:
         """Return some training pairs, cut into tokens at random (`Tokenizer.sample`).
@@ -179,10 +181,13 @@ def prepare(
             pairs = pairs.select(rows)
         every_dev = make_dataset(texts.dev)
         dev_encoded, dev_rows, _ = _encode(f"dev-{key}", every_dev, *encoders)
+        if len(dev_rows) < len(texts.dev):
+            left_out = len(texts.dev) - len(dev_rows)
+            say(f"{left_out:,} dev pairs of {max_length} tokens or more left out")
     kept_dev = tuple(texts.dev[row] for row in dev_rows)
     return Material(
         pairs, train, words, kept_dev, dev_encoded, texts.test, *tokenizers, starter,
-        texts.words, max_length,
+        texts.words, max_length, texts.hashes,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ _BOM = b"\xef\xbb\xbf"
 _TYPOGRAPHIC = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛′ʼ", "'"),
-        **dict.fromkeys("“”„‟″", '"'),
+        **dict.fromkeys("“”„‟", '"'),
         **dict.fromkeys("‐‑‒–—―−", "-"),
         **dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", None),
         "▁": " ",  # as SentencePiece reads it: else alone it is a token of nothing
@@ -98,6 +98,7 @@ def normalise(text: str) -> str:
     Unicode's NFKC (full-width letters become ordinary ones), typographic quotes and
     dashes made plain, invisible characters dropped, white space (▁ as well) folded.
     """
+    text = text.replace("″", '"')  # NFKC would make two single ones of it
     plain = unicodedata.normalize("NFKC", text).translate(_TYPOGRAPHIC)
     # Once more: an invisible character may have stood between a letter and its accent.
     return " ".join(unicodedata.normalize("NFKC", plain).split())

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from model.checkpoint import RunError
@@ -20,14 +21,12 @@ def model_card(
     `RunError` where there is none, since a training writes it at its end.
     """
     path = run / "README.md"
-    text, corpora = path.read_text("utf-8") if path.is_file() else "", config["corpora"]
+    text = path.read_text("utf-8") if path.is_file() else ""
     if _OURS not in text:
         raise RunError(
             f"{path} is missing, which training writes at its end: go on with `python "
-            f"train.py --resume {run}`"
+            f"train.py --resume {quote(str(run))}`"
         )
-    for corpus in sorted(corpora, key=len, reverse=True):
-        text = text.replace(corpus, corpus_name(corpus))
     about, _, command = text.partition("\n")[2].rpartition("\n    python translate.py ")
     use = _USE.format(name=name, sentence=command.partition('"')[2].rpartition('"')[0])
     head = _front_matter(run, config, name, licence)
@@ -73,7 +72,8 @@ def _front_matter(
     run: Path, config: Mapping[str, Any], name: str, licence: str | None
 ) -> str:
     """Return the card's head; JSON is YAML as well, and needs no library."""
-    starter = all(name.startswith("starter:") for name in config["corpora"])
+    corpora = config["corpora"]
+    starter = bool(corpora) and all(name.startswith("starter:") for name in corpora)
     fields: dict[str, Any] = {
         "language": config["languages"],
         "license": licence or ("mit" if starter else "other"),
@@ -99,7 +99,10 @@ def _datasets(config: Mapping[str, Any]) -> list[str]:
 
 def _results(run: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the scores of a run's metrics.jsonl as the Hub lists them."""
-    with (run / "metrics.jsonl").open("rb") as file:
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise RunError(f"{path} is missing: share the run that training made")
+    with path.open("rb") as file:
         lines = [json.loads(line) for line in file]
     results = []
     for part in ("dev", "test"):

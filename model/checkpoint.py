@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from model.config import ModelConfig
@@ -166,7 +167,8 @@ def save_weights(run: Path, weights: "Mapping[str, Tensor]") -> None:
 def read_config(run: Path) -> dict[str, Any]:
     """Return a run directory's config.json, its files checked against their hashes.
 
-    Raises `RunError`, which says what to do.
+    What an older one lacks, `languages` and `corpora`, is filled in. Raises `RunError`,
+    which says what to do.
     """
     config = _parsed_config(run)
     hashes = config.get("files")
@@ -177,9 +179,18 @@ def read_config(run: Path) -> dict[str, Any]:
             raise RunError(f"{run / _CONFIG} names a file that no run has: {name!r}")
         if name in hashes or _is_there(run / name):
             _check_file(run / name, MOST_BYTES[name], [hashes.get(name)])
-    if config.get("languages", ["en", "ja"]) not in (["en", "ja"], ["ja", "en"]):
+    config = {"languages": ["en", "ja"], "corpora": {}} | config
+    if config["languages"] not in (["en", "ja"], ["ja", "en"]):
         raise RunError(f"{run / _CONFIG} names languages that this version lacks")
+    if not isinstance(config["corpora"], dict):
+        raise RunError(f"{run / _CONFIG} names no corpora: train the model again")
     return config
+
+
+def check_is_run(run: Path, config: Mapping[str, Any]) -> None:
+    """Raise `RunError` where a folder holds an export, without the run's weights."""
+    if "exported" in config:
+        raise RunError(f"{run} is an export for CTranslate2: name the run it is of")
 
 
 def _parsed_config(run: Path) -> dict[str, Any]:
@@ -187,8 +198,8 @@ def _parsed_config(run: Path) -> dict[str, Any]:
     path = run / _CONFIG
     if not _is_there(path):
         raise RunError(
-            f"no model in {run}: train one with `python train.py --out {run}`, or name "
-            "another run"
+            f"no model in {run}: train one with `python train.py --out "
+            f"{quote(str(run))}`, or name another run"
         )
     _check_size(path, _MOST_CONFIG)
     try:
@@ -263,6 +274,7 @@ def _load_model(run: Path, config: Mapping[str, Any]) -> "Transformer":
 
     from model.transformer import Transformer
 
+    check_is_run(run, config)
     shape = model_config(config, run / _CONFIG)
     path = run / _WEIGHTS
     if not _is_there(path):

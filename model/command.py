@@ -155,10 +155,10 @@ def _run(main: Callable[[], int | None], program: str) -> int:
 
 
 def _is_lack_of_memory(error: Exception) -> bool:
-    """Tell whether Python, torch on a GPU or torch on the CPU got no memory."""
+    """Tell whether Python, torch or CTranslate2 got no memory, on any device."""
     on_gpu = type(error).__name__ == "OutOfMemoryError"  # torch is not loaded here
-    in_torch = on_gpu or "allocate memory" in str(error)
-    return in_torch or isinstance(error, MemoryError)
+    said = any(words in str(error) for words in ("allocate memory", "out of memory"))
+    return on_gpu or said or isinstance(error, MemoryError)
 
 
 @dataclass

@@ -24,6 +24,7 @@ import tyro
 from model.card import model_card, public
 from model.checkpoint import RunError, load_model, read_config, sha256, write_config
 from model.command import parse, run
+from model.hub import local_folder
 from model.serving import EXPORTED, check_ctranslate2
 
 Quantization = Literal["float32", "int8"]
@@ -184,7 +185,7 @@ class Arguments:
     """Write a trained model in a form that other programs read."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """The run directory that train.py made."""
+    """The run directory that train.py made, or hub:OWNER/NAME."""
     to: Literal["ctranslate2", "hub-folder"]
     """What to write: a folder for CTranslate2, or one for the Hugging Face Hub."""
     out: Path
@@ -211,10 +212,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(arguments: Arguments) -> None:
+    folder = local_folder(arguments.run)
     if arguments.to == "ctranslate2":
-        export_ctranslate2(arguments.run, arguments.out, arguments.quantization)
+        export_ctranslate2(folder, arguments.out, arguments.quantization)
     else:
-        export_hub_folder(arguments.run, arguments.out, arguments.license)
+        export_hub_folder(folder, arguments.out, arguments.license)
     size = sum(path.stat().st_size for path in arguments.out.iterdir()) / 1e6
     print(f"{arguments.out}: {size:.1f} MB")
 

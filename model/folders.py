@@ -25,7 +25,7 @@ def lock_run(run: Path) -> FileLock:
         lock.acquire()
     except Timeout:
         raise RunError(
-            f"another training is at work in {run}: wait for it, or give another --out"
+            f"another training is at work in {run}: wait for it to end"
         ) from None
     return lock
 
@@ -41,7 +41,11 @@ def check_free(folder: Path, overwrite: bool, held: ExitStack) -> None:
         raise RunError(
             f"{folder} is no run directory: not overwritten; give another --out"
         )
-    held.callback(lock_run(folder).release)
+    try:
+        lock = lock_run(folder)
+    except RunError as error:
+        raise RunError(f"{error}, or give another --out") from None
+    held.callback(lock.release)
 
 
 def folder_beside(folder: Path, held: ExitStack) -> Path:

@@ -1,4 +1,4 @@
-"""Muon for the matrices, AdamW for everything else.
+"""Muon, an optimiser for matrices.
 
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) moves a matrix by
 its momentum made orthogonal. Matrices of one shape are made orthogonal together, which

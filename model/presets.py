@@ -1,9 +1,13 @@
 """Sizes and recipes to start from; docs/experiments.md has what else was tried."""
 
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from model.config import ModelConfig
 from model.training import Recipe
+
+FEWEST_TOKENS, MOST_TOKENS = 260, 1_000_000
+"""Each byte is a token, and so are the four marks."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,13 @@ class Shape:
     vocabulary: int = 4_000
     """Tokens on each side, at most; a small corpus fills fewer."""
 
+    def __post_init__(self) -> None:
+        if not FEWEST_TOKENS <= self.vocabulary <= MOST_TOKENS:
+            raise ValueError(
+                f"vocabulary is {self.vocabulary}: give {FEWEST_TOKENS} to "
+                f"{MOST_TOKENS:,}"
+            )
+
     def config(self, source: int, target: int) -> ModelConfig:
         """Return the configuration with vocabularies of these sizes."""
         shape = asdict(self)
@@ -44,7 +55,8 @@ class Preset:
     minutes: float | None = None
 
 
-PRESETS = {
+PresetName = Literal["tiny", "small", "base"]
+PRESETS: dict[PresetName, Preset] = {
     "tiny": Preset(Shape(encoder_layers=2, vocabulary=2_000), Recipe(), steps=3_000),
     "small": Preset(
         Shape(width=192, feed_forward=768, encoder_layers=4, dropout=0.1),

@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from model.checkpoint import RunError, model_config, read_config, sha256
@@ -36,7 +37,8 @@ def check_ctranslate2(device: str = "cpu") -> None:
     if device != "cpu" and not (
         device == "cuda" and ctranslate2.get_cuda_device_count()
     ):
-        raise ValueError(f"--device {device} is not usable here: give cpu")
+        usable = "cpu or cuda" if ctranslate2.get_cuda_device_count() else "cpu"
+        raise ValueError(f"--device {device} is not usable here: give {usable}")
 
 
 class CTranslate2Engine:
@@ -75,7 +77,8 @@ class CTranslate2Engine:
         if not isinstance(hashes, dict):
             raise RunError(
                 f"{folder} holds no model for CTranslate2: make one with `python -m "
-                f"model.export {folder} --to ctranslate2 --out OUT`, and name OUT"
+                f"model.export {quote(str(folder))} --to ctranslate2 --out OUT`, and "
+                "name OUT"
             )
         for path in (folder / name for name in EXPORTED):
             if not path.is_file() or sha256(path) != hashes.get(path.name):

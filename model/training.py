@@ -30,7 +30,7 @@ class Recipe:
     learning_rate: float = 4e-3
     """The highest; it rises during the warm-up, then falls in a straight line to 0."""
     warmup: int = 300
-    """Steps over which the learning rate rises."""
+    """Steps over which the learning rate rises; at most a third of all."""
     weight_decay: float = 0.01
     """Share of each matrix taken away in a step, times the learning rate."""
     label_smoothing: float = 0.1

@@ -1,6 +1,6 @@
 """Train a tiny model for some steps and save what came of it; for torchrun.
 
-torchrun --nproc-per-node 2 tests/distributed_worker.py OUT ACCUMULATE [bf16]
+torchrun --nproc-per-node 2 tests/distributed_worker.py OUT ACCUMULATE fp32|bf16
 """
 
 import sys
@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from model.config import ModelConfig
 from model.distributed import Processes, joined_processes
+from model.engine import Precision
 from model.training import Recipe, TrainingState
 from model.transformer import Transformer
 
@@ -37,14 +38,13 @@ def main() -> None:
         train(processes, *sys.argv[1:])
 
 
-def train(processes: Processes, out: str, accumulate: str, *rest: str) -> None:
+def train(processes: Processes, out: str, accumulate: str, precision: str) -> None:
     torch.manual_seed(1)
     config = ModelConfig(40, 50, width=32, heads=4, feed_forward=48, dropout=0.0)
     recipe = Recipe(learning_rate=1e-3, warmup=2, accumulate=int(accumulate),
                     gradient_clip=1e9)  # fmt: skip
-    state = TrainingState(
-        Transformer(config), recipe, "bf16" if rest else "fp32", processes
-    )
+    chosen: Precision = "bf16" if precision == "bf16" else "fp32"
+    state = TrainingState(Transformer(config), recipe, chosen, processes)
     source, target_in, target_out = batch(0)
     state._backward(source, target_in, target_out)
     gradients = {n: p.grad.float() for n, p in state.working.named_parameters()}

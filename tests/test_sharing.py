@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -126,6 +125,7 @@ def test_the_licence(tiny_run: Path, tmp_path: Path) -> None:
         (["none", "--out", "o"], "no model in none: train one"),
         (["run", "--out", "run"], "run is there already: give another --out"),
         (["young", "--out", "o"], "young/README.md is missing, which training writes"),
+        (["shared", "--out", "o"], "shared/metrics.jsonl is missing: share the run"),
         (["run", "--out", "o", "--license", "my own"], "--license my own: give an id"),
         (["run", "--out", "o", "--quantization", "int8"], "--quantization goes with"),
     ],
@@ -135,9 +135,10 @@ def test_what_is_not_shared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    for name in ("run", "young"):
+    for name in ("run", "young", "shared"):
         shutil.copytree(tiny_run, name)
     Path("young/README.md").unlink()
+    Path("shared/metrics.jsonl").unlink()
     before = sorted(tmp_path.rglob("*"))
     assert export.main([*argv, "--to", "hub-folder"]) == 2
     [line] = capsys.readouterr().err.splitlines()
@@ -258,9 +259,7 @@ def test_a_model_is_fetched(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
     "settings", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}]
 )
 def test_the_hub_out_of_reach(settings: dict[str, str], tmp_path: Path) -> None:
-    began = time.monotonic()
     done = _translate(["--model", "hub:ann/tiny-birds"], tmp_path, **settings)
-    assert time.monotonic() - began < 60, "a wait of minutes"
     assert done.returncode == 2 and done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.startswith("translate.py: hub:ann/tiny-birds is not on this machine")

@@ -141,6 +141,7 @@ def test_what_is_not_utf8_is_named(content: bytes, where: str, tmp_path: Path) -
         ("\u200b \u3000", ""),
         ("a▁▁b ▁", "a b"),
         ("▁", ""),
+        ("5′ 6″", "5' 6\""),
     ],
 )
 def test_normalisation_of_the_source(text: str, expected: str) -> None:

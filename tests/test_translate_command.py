@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -19,8 +20,10 @@ from conftest import BIRD, Said, pairs, refused, write_file, write_tsv
 
 import translate
 from explain import files
+from explain.alignment import Heads, align, pharaoh
 from explain.trace import AttentionTrace
 from explain.translator import Translator
+from explain.views import target_labels
 from model.checkpoint import load_model, save_weights
 from model.command import INTERRUPTED
 
@@ -134,7 +137,10 @@ def test_a_very_long_line(tiny_run: Path, tmp_path: Path, capsys: Said) -> None:
     assert "the model reads 31: the rest is left out" in warning
     traces = files.read(attention)
     assert [len(trace.source.ids) for trace in traces][1] == 32
-    assert len(traces) == 3 and traces[0] == traces[0]
+    assert len(traces) == 3
+    for kind in ("encoder_self", "decoder_self", "cross"):
+        before, after = (traces[i].map(kind, 1).weights for i in (0, 2))
+        assert (before == after).all()
 
 
 def test_bf16_says_nearly_the_same(
@@ -196,6 +202,65 @@ def test_a_target_of_ones_own(tiny_run: Path, tmp_path: Path, capsys: Said) -> N
     _translate(tiny_run, "--scores", "--target", own_text, BIRD)
     forced, _ = capsys.readouterr().out.rstrip("\n").split("\t")
     assert float(forced) >= float(own_score) - 1  # tokenized perhaps another way
+
+
+def test_the_chosen_layer_and_head_are_those_that_are_seen(
+    tiny_run: Path, translator: Translator, tmp_path: Path, capsys: Said
+) -> None:
+    [[best]] = translator.translate([BIRD])
+    trace = translator.trace(BIRD, best.hypothesis.ids)
+    words, aligned = translator.words(trace), set()
+    for flags, heads in (
+        ([], Heads()),
+        (["--layer", "1"], Heads(0)),
+        (["--layer", "2", "--head", "3"], Heads(1, 2)),
+    ):
+        _translate(tiny_run, "--align", *flags, BIRD)
+        links = pharaoh(align(trace, *words, heads))
+        assert capsys.readouterr().out == f"{best.text}\t{links}\n"
+        aligned.add(links)
+    assert len(aligned) > 1  # or it could be any
+    _translate(tiny_run, "--show", "--maps", "cross", "--layer=2", "--head=3", BIRD)
+    said = capsys.readouterr().out
+    assert "Cross-attention, layer 2, head 3" in said and said.count(", layer ") == 1
+    weight = trace.map("cross", 1).weights[2, 0, 0]
+    assert f"{weight:.2f}" in said.partition("predicts")[2].splitlines()[0]
+    token = target_labels(trace.target.tokens_in)[2]
+    _translate(tiny_run, "--walk", "--token", token, "--layer=2", "--head=3", BIRD)
+    said = capsys.readouterr().out
+    share = trace.map("cross", 1).weights[2, 2].max()
+    assert f"most, {share:.1%}," in said and f"{token} gives most" in said
+
+
+def test_a_page_with_gold_and_without_what_if(
+    tiny_run: Path, tmp_path: Path, capsys: Said
+) -> None:
+    found = []
+    for name, flags in (
+        ("a.html", ["--gold", "0-0 3-2", "--no-what-if"]),
+        ("b.html", []),
+    ):
+        _translate(tiny_run, "--attention", tmp_path / name, *flags, BIRD)
+        text = (tmp_path / name).read_text("utf-8")
+        data = re.search(
+            r'<script type="application/json" id="data">(.*)</script>', text
+        )
+        assert data is not None
+        found += json.loads(data[1])["entries"]
+    with_gold, plain = found
+    assert with_gold["gold"]["sure"] == [[0, 0], [3, 2]] and plain["gold"] is None
+    assert "what_if" not in with_gold and plain["what_if"]["heads"]
+
+
+def test_an_evaluation_says_how_many_were_cut(
+    tiny_run: Path, tmp_path: Path, capsys: Said
+) -> None:
+    long = ("We see a red bird. " * 20).strip()
+    rows = write_tsv(tmp_path / "rows.tsv", [*pairs()[:3], (long, "鳥")])
+    _translate(tiny_run, "--evaluate", rows)
+    said = capsys.readouterr()
+    assert "1 of 4 sentences are longer than the model reads: cut" in said.err
+    assert "4 sentences in" in said.out
 
 
 def test_a_target_is_traced_once(
@@ -348,6 +413,15 @@ def test_a_model_that_finds_no_end(
         (["--attention", "no/a.json", "x"], "there is no folder no"),
         (["--attention", "a.json", " "], "a.json: there is no sentence to write"),
         (["--values", "x"], "--values goes with --attention"),
+        (["--token", "x", "y"], "--token goes with --walk"),
+        (["--no-what-if", "x"], "--gold and --no-what-if go with --attention FILE.h"),
+        (["--gold", "0-0", "x"], "--gold and --no-what-if go with --attention FILE.h"),
+        (["--attention", "a.html", "--gold", "0-0", "x", "y"], "--gold goes with ex"),
+        (["--align", "--n-best", "2", "--beam", "2", "x"], "go with one translation"),
+        (["--consensus", "--beam", "2", "x"], "compares hypotheses: add --beam 16"),
+        (["--length-penalty", "99", "x"], "give a number from -10 to 10"),
+        (["--engine", "ctranslate2", "--precision", "bf16", "x"], "has its precision"),
+        (["--evaluate", "two.txt", "--scores"], "--evaluate prints scores only"),
         (["--walk", "--maps", "cross", "--", "x"], "--maps goes with --show"),
         (["--attention", "a.json", "--head", "1", "x"], "--layer and --head go with"),
         (["--input", "none.txt"], "none.txt: No such file"),
@@ -475,8 +549,8 @@ def test_an_interrupt_while_libraries_load(script: str, tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stderr
-    while b"data.text" not in process.stderr.readline():  # one of our first modules
-        pass
+    # One of our first modules.
+    assert any(b"data.text" in line for line in iter(process.stderr.readline, b""))
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     # The system ends it, or `run` does where it has taken over by then.
