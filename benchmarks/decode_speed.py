@@ -210,6 +210,7 @@ def _compare(medians: dict[str, dict[str, float]], beam: str, count: int) -> boo
 @torch.inference_mode()
 def _print_trace_cost(ours: Translator, texts: Sequence[str]) -> None:
     """Print what a trace takes, beside one forward pass over the same translation."""
+    tune_memory()  # as translate.py does
     model, passes, traces = ours.model, [], []
     for text in texts:
         [[best]] = ours.translate([text])

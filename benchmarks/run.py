@@ -42,7 +42,7 @@ def _main() -> int:
         ["benchmarks.export_parity", *decoded],
         ["benchmarks.cost"],
         ["benchmarks.memory", "--corpus", arguments.corpus],
-        ["benchmarks.page"],
+        ["benchmarks.page", "--model", str(arguments.model)],
     ]
     print(
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
