@@ -219,7 +219,7 @@ def test_the_second_training_is_refused(
     for argv in (["--resume", str(stopped)], _argv(corpus, stopped, "--overwrite")):
         assert train.main(argv) == 2
         line = _last_line(capsys)
-        assert f"another training is at work in {stopped}: wait for it, or" in line
+        assert f"another training is at work in {stopped}: wait for it" in line
     lock.release()
     assert {path.name: path.read_bytes() for path in stopped.iterdir()} == before
     assert train.main(["--resume", str(stopped)]) == 0
