@@ -847,26 +847,33 @@ def _write_page(training: Training, translator: Translator) -> Path:
     return path
 
 
+def _origin(training: Training) -> str:
+    """Return what the card says of the run that a fine-tuned model started from."""
+    if training.arguments.init is None:
+        return ""
+    # From this run's own file: by now the other run may be gone.
+    every = read_config(training.folder)["corpora"]
+    names = [name for name in every if name not in training.material.hashes]
+    starter = f"{STARTER}:"
+    corpora = dict.fromkeys(
+        STARTER if name.startswith(starter) else corpus_name(name) for name in names
+    )
+    learned = f", which learned from\n  {', '.join(corpora)}" if corpora else ""
+    return f"\n- Started from: {training.arguments.init.name}{learned}."
+
+
 def _write_card(training: Training) -> None:
     """Write the run's README.md: what it is, what it learned from, how good it is."""
     best, model = training.best, training.state.model
     parameters = sum(parameter.numel() for parameter in model.parameters())
     source, target = training.languages
     corpora = ", ".join(map(corpus_name, training.arguments.corpus))
-    init = training.arguments.init
-    began = (
-        ""
-        if init is None
-        else f"""
-- Started from: {init.name}, which learned from
-  {", ".join(map(corpus_name, read_config(init)["corpora"]))}."""
-    )
     text = f"""# {training.folder.name}
 
 A Transformer that translates {source} to {target}, trained with tiny-enja.
 
 - Data: {corpora}; {len(training.material.pairs):,} pairs
-  after cleaning. Their licence is that of the corpora.{began}
+  after cleaning. Their licence is that of the corpora.{_origin(training)}
 - Size: {parameters:,} parameters; vocabularies of {model.config.source_vocabulary:,}
   and {model.config.target_vocabulary:,} tokens.
 - Training: {training.steps:,} steps in {training.state.precision}; the weights are

@@ -33,6 +33,7 @@ from data.metrics import Scores
 from data.preparation import prepare
 from explain.translator import Translator
 from model.checkpoint import is_run, load_model, load_state
+from model.command import Stop
 from model.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
@@ -300,12 +301,20 @@ def test_dev_and_test_sentences_are_scored_and_never_trained_on(
 
 
 def test_fine_tuning_starts_from_the_other_run(
-    tiny_run: Path, tmp_path: Path, capsys: Said
+    tiny_run: Path, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    other, steps = tmp_path / "tiny", train._train
+    shutil.copytree(tiny_run, other)
+
+    def from_there_on_alone(training: train.Training, stop: Stop) -> bool:
+        shutil.rmtree(other)  # as it may be when a training is resumed
+        return steps(training, stop)
+
+    monkeypatch.setattr("train._train", from_there_on_alone)
     long = ("My parents go home. " * 3, "両親は家へ行きます。" * 4)  # over 31 tokens
     new = write_tsv(tmp_path / "new.tsv", [*pairs()[:30], long])
     out = tmp_path / "run"
-    argv = ["--corpus", str(new), "--init", str(tiny_run), "--out", str(out),
+    argv = ["--corpus", str(new), "--init", str(other), "--out", str(out),
             "--steps=10", "--precision=fp32", "--batch-tokens=400"]  # fmt: skip
     assert train.main(argv) == 0
     assert "1 pairs of 32 tokens or more left out" in capsys.readouterr().out

@@ -153,7 +153,8 @@ function address() {
   }
   const [row, column] = cellOf(state.kind);
   parts.set("cell", `${SHORT[state.kind]}.${row + 1}.${column + 1}`);
-  if (state.pinned && state.kind === "decoder_self")  // other cells name it
+  // A cell of the other maps names it.
+  if (state.pinned && state.kind === "decoder_self")
     parts.set("source", state.source + 1);
   if (state.figure !== "matrix") parts.set("figure", state.figure);
   if (state.language !== firstLanguage()) parts.set("language", state.language);
