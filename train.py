@@ -76,6 +76,7 @@ from model.folders import (
     put_in_place,
     remove_leftovers,
 )
+from model.hardware import hardware_precisions
 from model.hub import local_folder
 from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
@@ -87,7 +88,6 @@ from model.training import (
     Diverged,
     Recipe,
     TrainingState,
-    hardware_precisions,
 )
 from model.transformer import Transformer
 
@@ -593,7 +593,7 @@ def _seconds_for_steps(minutes: float, began: float) -> float:
     return whole - reserved - (time.perf_counter() - began)
 
 
-def _precisions(arguments: Arguments, processes: Processes) -> list[Precision]:
+def _precisions(arguments: Arguments, processes: Processes) -> Sequence[Precision]:
     """Return what to choose from: what was asked for, or all can compute in."""
     if arguments.precision != "auto":
         return [arguments.precision]

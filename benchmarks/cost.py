@@ -30,10 +30,11 @@ from data.batching import make_batch, plan_batches
 from data.preparation import prepare
 from model.command import parse, run
 from model.config import ModelConfig
+from model.hardware import hardware_precisions
 from model.memory import tune_memory
 from model.presets import PRESETS
 from model.search import search
-from model.training import TrainingState, hardware_precisions
+from model.training import TrainingState
 from model.transformer import Transformer
 
 PAIRS = (1_000, 10_000, 100_000)

@@ -39,8 +39,9 @@ from benchmarks.processes import figures_of
 from data.batching import Batch, EncodedPairs, encode_pairs, make_batch, plan_batches
 from model.command import parse, run
 from model.config import ModelConfig
+from model.hardware import hardware_precisions
 from model.memory import tune_memory
-from model.training import Recipe, TrainingState, hardware_precisions
+from model.training import Recipe, TrainingState
 from model.transformer import Transformer
 
 Contender = Literal[

@@ -33,11 +33,12 @@ from data.tokenizer import PADDING
 from model.attention import NO_TRACE, Trace
 from model.command import parse, run
 from model.engine import Precision
+from model.hardware import hardware_precisions
 from model.memory import tune_memory
 from model.optimizer import orthogonalise
 from model.packing import Packing, draw_mask
 from model.presets import PRESETS
-from model.training import TrainingState, hardware_precisions
+from model.training import TrainingState
 from model.transformer import Transformer
 from train import dev_loss
 

@@ -11,18 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from model.hardware import DTYPES, hardware_precisions
+
 # The quintic Newton-Schulz iteration of the reference implementation.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Return the nearest orthogonal matrices, roughly, in bf16; matrices is (M, R, C).
+    """Return the nearest orthogonal matrices, roughly; matrices is (M, R, C).
 
-    All singular values become about 1 (0.7 to 1.2).
+    All singular values become about 1 (0.7 to 1.2). That needs no exact numbers: they
+    are bf16 where the device multiplies it in hardware, and fp32 elsewhere.
     """
     a, b, c = _COEFFICIENTS
-    x = matrices.bfloat16()
+    x = matrices.to(DTYPES[hardware_precisions(matrices.device.type)[-1]])
     tall = x.shape[1] > x.shape[2]
     if tall:
         x = x.transpose(1, 2)

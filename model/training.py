@@ -12,11 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from model.distributed import ALONE, Processes, lost_process
 from model.engine import Precision
+from model.hardware import DTYPES
 from model.loss import batch_loss
 from model.optimizer import Muon
 from model.transformer import Transformer
-
-DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -234,18 +233,6 @@ class _Loss(nn.Module):
         self, source: Tensor, target_in: Tensor, target_out: Tensor, smoothing: float
     ) -> Tensor:
         return batch_loss(self.model, source, target_in, target_out, smoothing)
-
-
-def hardware_precisions(device: str) -> list[Precision]:
-    """Return the precisions that a device multiplies in hardware."""
-    if device.startswith("cuda"):
-        in_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        return ["fp32", "bf16"] if in_bf16 else ["fp32"]
-    if not device.startswith("cpu"):  # mps: bf16 is not in every version's hardware
-        return ["fp32"]
-    # torch has no public question for this; where it is renamed, fp32 is still right.
-    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    return ["fp32", "bf16"] if supported() else ["fp32"]
 
 
 def _optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimizer]:
