@@ -22,8 +22,8 @@ class TorchTransformer(nn.Module):
 
     A lean one leaves out what ours does not do either: dropout on attention weights and
     inside feed-forward blocks, and the mask over a target's padding, which no loss
-    sees; and its attention is computed step by step, since torch's fused one, which it
-    would take without dropout, is slower for short sentences.
+    sees; and in bf16 its attention is computed step by step, since torch's fused one,
+    which it would take without dropout, is slower there for short sentences.
     """
 
     positions: Tensor
@@ -56,7 +56,8 @@ class TorchTransformer(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the logits, (B, T, V), for ids (B, S) and (B, T)."""
-        with sdpa_kernel(SDPBackend.MATH) if self.lean else nullcontext():
+        step_by_step = self.lean and torch.is_autocast_enabled("cpu")
+        with sdpa_kernel(SDPBackend.MATH) if step_by_step else nullcontext():
             return self.decode(target, self.encode(source), source)
 
     def encode(self, source: Tensor) -> Tensor:

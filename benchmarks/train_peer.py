@@ -30,6 +30,7 @@ from data.preparation import Material, prepare
 from explain.translator import Translator
 from model.command import parse, run
 from model.engine import Hypothesis, batches, in_order
+from model.hardware import hardware_precisions
 from model.memory import tune_memory
 from model.presets import PRESETS
 from model.search import search
@@ -179,6 +180,8 @@ def _is_autocast_faster(
     model: TorchTransformer, material: Material, recipe: Recipe
 ) -> bool:
     """Return which precision is the faster over some steps of a copy of the model."""
+    if "bf16" not in hardware_precisions("cpu"):
+        return False
     seconds = {}
     for autocast in (False, True):
         copied = copy.deepcopy(model).train()
