@@ -121,9 +121,9 @@ def plain_cross_entropy(
     return F.cross_entropy(logits, truth[:real], label_smoothing=label_smoothing)
 
 
-def one_after_another(matrices: Tensor) -> Tensor:
+def one_after_another(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """`orthogonalise` for one matrix at a time."""
-    return torch.cat([orthogonalise(matrix[None]) for matrix in matrices])
+    return torch.cat([orthogonalise(matrix[None], dtype) for matrix in matrices])
 
 
 OFF: dict[str, dict[str, object]] = {

@@ -11,21 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.hardware import DTYPES, hardware_precisions
-
 # The quintic Newton-Schulz iteration of the reference implementation.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
 
-def orthogonalise(matrices: Tensor) -> Tensor:
-    """Return the nearest orthogonal matrices, roughly; matrices is (M, R, C).
+def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return the nearest orthogonal matrices, roughly, in a dtype; they are (M, R, C).
 
-    All singular values become about 1 (0.7 to 1.2). That needs no exact numbers: they
-    are bf16 where the device multiplies it in hardware, and fp32 elsewhere.
+    All singular values become about 1 (0.7 to 1.2), for which bf16 is exact enough.
     """
     a, b, c = _COEFFICIENTS
-    x = matrices.to(DTYPES[hardware_precisions(matrices.device.type)[-1]])
+    x = matrices.to(dtype)
     tall = x.shape[1] > x.shape[2]
     if tall:
         x = x.transpose(1, 2)
@@ -40,8 +37,9 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum made orthogonal, with decoupled weight decay.
 
-    A parameter is a matrix (R, C) or a stack of them (M, R, C). The step's size follows
-    Moonshot's rule, 0.2 * sqrt(max(R, C)), so that AdamW's learning rates fit.
+    A parameter is a matrix (R, C) or a stack of them (M, R, C), made orthogonal in a
+    dtype. The step's size follows Moonshot's rule, 0.2 * sqrt(max(R, C)), so that
+    AdamW's learning rates fit.
     """
 
     def __init__(
@@ -50,7 +48,9 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> None:
+        self.dtype = dtype
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(parameters, defaults)
 
@@ -65,7 +65,8 @@ class Muon(torch.optim.Optimizer):
             for (rows, columns), parameters in by_shape.items():
                 updates = torch.cat([self._momentum(p, group) for p in parameters])
                 scale = 0.2 * max(rows, columns) ** 0.5
-                moves = orthogonalise(updates).float().mul_(-group["lr"] * scale)
+                moves = orthogonalise(updates, self.dtype).float()
+                moves.mul_(-group["lr"] * scale)
                 for parameter, move in zip(
                     parameters,
                     torch.split(

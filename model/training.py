@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from model.distributed import ALONE, Processes, lost_process
 from model.engine import Precision
-from model.hardware import DTYPES
+from model.hardware import DTYPES, hardware_precisions
 from model.loss import batch_loss
 from model.optimizer import Muon
 from model.transformer import Transformer
@@ -95,7 +95,9 @@ class TrainingState:
         self.loss: nn.Module = _Loss(self.working)
         if processes.count > 1:
             self.loss = DistributedDataParallel(self.loss)
-        self.optimizers = _optimizers(model, recipe)
+        # Muon's may be in bf16 whatever the passes are in.
+        fastest = common_precisions(model.positions.device.type, processes)[-1]
+        self.optimizers = _optimizers(model, recipe, fastest)
         self.step = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -235,7 +237,19 @@ class _Loss(nn.Module):
         return batch_loss(self.model, source, target_in, target_out, smoothing)
 
 
-def _optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimizer]:
+def common_precisions(device: str, processes: Processes) -> tuple[Precision, ...]:
+    """Return what the devices of all processes multiply in hardware, the fastest last.
+
+    All have to compute alike, else their weights drift apart.
+    """
+    here = hardware_precisions(device)
+    everywhere = processes.total("bf16" in here) == processes.count
+    return here if everywhere else ("fp32",)
+
+
+def _optimizers(
+    model: Transformer, recipe: Recipe, fastest: Precision
+) -> list[torch.optim.Optimizer]:
     """Return what moves the weights; matrices alone decay."""
     layers = [*model.encoder.parameters(), *model.decoder.parameters()]
     matrices = [parameter for parameter in layers if parameter.dim() > 1]
@@ -248,7 +262,8 @@ def _optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimize
     ]
     optimizers: list[torch.optim.Optimizer] = []
     if recipe.optimizer == "muon":
-        optimizers.append(Muon(matrices, lr=lr, weight_decay=decay))
+        dtype = DTYPES[fastest]
+        optimizers.append(Muon(matrices, lr=lr, weight_decay=decay, dtype=dtype))
     else:
         groups.append({"params": matrices, "weight_decay": decay})
     adamw = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)

@@ -45,7 +45,7 @@ def test_plain_arithmetic_is_the_same(trick: str) -> None:
     with switched_off(trick):
         plain_losses, plain_weights = _train(dropout=0.0)
     assert plain_losses == pytest.approx(losses, rel=1e-5)
-    # Muon's products run in bf16, so a last bit may become a hundredth of a step.
+    # Muon's products may be in bf16, so that a last bit becomes a hundredth of a step.
     torch.testing.assert_close(plain_weights, weights, rtol=0, atol=1e-4)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,8 +13,7 @@ from torch.nn import functional as F
 from data.batching import encode_pairs, make_batch, plan_batches
 from data.tokenizer import END, PADDING, START, train_tokenizer
 from model.config import ModelConfig
-from model.engine import Precision
-from model.hardware import DTYPES, hardware_precisions
+from model.hardware import hardware_precisions
 from model.loss import batch_loss, linear_cross_entropy
 from model.optimizer import Muon, orthogonalise
 from model.search import search
@@ -135,11 +135,7 @@ def _set_gradients(parameters: list[nn.Parameter], seed: int) -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_muon_moves_as_torchs_own(
-    decay: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_bf16: tuple[Precision, ...] = ("fp32", "bf16")  # which torch's takes anywhere
-    monkeypatch.setattr("model.optimizer.hardware_precisions", lambda _: in_bf16)
+def test_muon_moves_as_torchs_own(decay: float) -> None:
     shapes = [(12, 12), (12, 12), (30, 12), (12, 30), (5, 64)]
     ours, theirs, start = (_problem(0, shapes) for _ in range(3))
     mine = Muon(ours, lr=0.02, weight_decay=decay)
@@ -175,17 +171,14 @@ def test_a_stack_moves_as_its_matrices_do() -> None:
     torch.testing.assert_close(lone, lone_twin)
 
 
-@pytest.mark.parametrize("in_hardware", [("fp32",), ("fp32", "bf16")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(2, 10, 10), (1, 40, 10), (3, 10, 40)])
 def test_orthogonalise_gives_singular_values_near_one(
-    shape: tuple[int, ...],
-    in_hardware: tuple[Precision, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr("model.optimizer.hardware_precisions", lambda _: in_hardware)
     matrices = torch.randn(*shape, generator=torch.Generator().manual_seed(0)) * 50
-    made = orthogonalise(matrices)
-    assert made.dtype == DTYPES[in_hardware[-1]]
+    made = orthogonalise(matrices, dtype)
+    assert made.dtype == dtype
     made = made.float()
     values = torch.linalg.svdvals(made)
     assert values.min() > 0.5 and values.max() < 1.3
@@ -204,6 +197,25 @@ def test_bf16_is_left_alone_where_no_hardware_multiplies_it(
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **options: False)
     assert hardware_precisions.__wrapped__(device) == ("fp32",)
+
+
+@pytest.mark.parametrize(
+    ("here", "others", "dtype"),
+    [(True, 1, torch.bfloat16), (True, 0, torch.float32), (False, 1, torch.float32)],
+)
+def test_processes_make_matrices_orthogonal_alike(
+    here: bool, others: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two processes the other's hardware may multiply bf16, or not."""
+    monkeypatch.setattr(
+        "model.training.hardware_precisions",
+        lambda device: ("fp32", "bf16") if here else ("fp32",),
+    )
+    two = Mock(count=2, total=lambda value: value + others)
+    monkeypatch.setattr("model.training.DistributedDataParallel", lambda loss: loss)
+    state = TrainingState(_model(), Recipe(optimizer="muon"), "fp32", two)
+    muon, _ = state.optimizers
+    assert isinstance(muon, Muon) and muon.dtype == dtype
 
 
 def test_a_parameter_without_a_gradient_stays() -> None:
