@@ -351,7 +351,7 @@ def _parts(words: Sequence[Word]) -> list[Json]:
 def _glosses(entry: PageEntry, words: Json | None) -> list[Json | None]:
     """Return, for each of tokens_out, the glossary's entry of the word it begins.
 
-    A reading that is the word itself is left out.
+    A reading that is the word itself is left out, and an entry with nothing else.
     """
     begun: dict[int, str] = {}
     if words is None:  # without words, what is a word by itself
@@ -364,8 +364,9 @@ def _glosses(entry: PageEntry, words: Json | None) -> list[Json | None]:
         known = entry.glossary.get(text)
         if known is not None:
             reading = "" if known.reading == text else known.reading
-            glosses[token] = {
-                "word": text, "reading": reading, "meaning": known.meaning}  # fmt: skip
+            if reading or known.meaning:
+                meaning = known.meaning
+                glosses[token] = {"word": text, "reading": reading, "meaning": meaning}
     return glosses
 
 

@@ -96,7 +96,7 @@ class Translator:
             Tokenizer.load(folder / "target.spm", "target", shape.target_vocabulary),
             sha256(weights) if engine == "torch" else "",  # which only traces name
             frozenset(read_file(words)) if words.is_file() else frozenset(),
-            tuple(config.get("languages", ("en", "ja"))),
+            tuple(config["languages"]),
             read_glossary(folder / "glossary.tsv"),
         )
 

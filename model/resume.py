@@ -18,9 +18,8 @@ def check_corpora(
     Their hashes are compared before anything is read, so that the run of a stranger
     can make this read no file whose content the stranger did not know.
     """
-    then = config.get("corpora")
     for name, digest in hashes.items():
-        if not isinstance(then, dict) or then.get(name) != digest:
+        if config["corpora"].get(name) != digest:
             raise ValueError(f"{name} has changed since {run} was started: start anew")
 
 

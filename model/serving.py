@@ -92,6 +92,8 @@ class CTranslate2Engine:
                 json.loads((folder / name).read_text("utf-8")) for name in VOCABULARIES
             )
         except (RuntimeError, ValueError, OSError) as error:
+            if "out of memory" in str(error):  # of a GPU: the export is in order
+                raise
             raise RunError(
                 f"CTranslate2 cannot load {folder} ({error}): export the run again"
             ) from None

@@ -216,10 +216,16 @@ def test_the_second_training_is_refused(
 ) -> None:
     before = {path.name: path.read_bytes() for path in stopped.iterdir()}
     lock = lock_run(stopped)
-    for argv in (["--resume", str(stopped)], _argv(corpus, stopped, "--overwrite")):
+    for argv, way_out in (
+        (["--resume", str(stopped)], "wait for it to end"),
+        (
+            _argv(corpus, stopped, "--overwrite"),
+            "wait for it to end, or give another --out",
+        ),
+    ):
         assert train.main(argv) == 2
         line = _last_line(capsys)
-        assert f"another training is at work in {stopped}: wait for it" in line
+        assert line.endswith(f"another training is at work in {stopped}: {way_out}")
     lock.release()
     assert {path.name: path.read_bytes() for path in stopped.iterdir()} == before
     assert train.main(["--resume", str(stopped)]) == 0

@@ -247,6 +247,21 @@ def test_the_glossary_knows_every_composed_word(corpus: StarterCorpus) -> None:
         assert kana.fullmatch(entry.reading), entry
 
 
+@pytest.mark.parametrize(
+    ("word", "meaning"),
+    [
+        ("雨", "rain"),  # and not "raining", which 雨が降っている is as a whole
+        ("疲れて", "tired"),
+        ("雪", "snow"),
+    ],
+)
+def test_a_word_has_no_phrases_meaning(
+    word: str, meaning: str, corpus: StarterCorpus
+) -> None:
+    [found] = [entry.meaning for entry in corpus.glossary if entry.word == word]
+    assert found == meaning
+
+
 def test_the_articles_gold_links_are_the_corpuss(corpus: StarterCorpus) -> None:
     """The article's sentence is never composed, but sentences of its pattern are."""
     gold = parse_links(train.ARTICLE_GOLD)

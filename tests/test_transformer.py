@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import platform
 from itertools import chain
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from model.attention import VECTOR, MultiHeadAttention, Trace
 from model.config import ModelConfig
 from model.layers import FeedForward, dropout_mask, sinusoidal_positions
-from model.linear import FEWEST_ROWS, linear
+from model.linear import FEWEST_ROWS, _onednn, linear
 from model.packing import Packing
 from model.transformer import Transformer
 
@@ -319,6 +320,16 @@ def test_parameters_are_counted_without_a_model() -> None:
     for config in (CONFIG, ModelConfig(9, 8, width=2, heads=1, feed_forward=5)):
         found = sum(p.numel() for p in Transformer(config).parameters())
         assert config.parameters == found
+
+
+@pytest.mark.parametrize(("capability", "used"), [("AVX512", True), ("AVX2", False)])
+def test_onednns_product_in_fp32_is_for_avx512(
+    capability: str, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if platform.machine().lower() not in {"x86_64", "amd64"}:
+        pytest.skip("elsewhere torch's own is as good")
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
+    assert (_onednn.__wrapped__(torch.float32) is not None) == used
 
 
 @pytest.mark.parametrize("rows", [1, FEWEST_ROWS])

@@ -130,7 +130,7 @@ def make_glossary(lexicon: Lexicon, folder: Path) -> tuple[GlossaryEntry, ...]:
             known.append(meaning)
     alone = set(meanings)
     for word, reading, meaning in _phrases(lexicon, word_by_word=False):
-        if word not in alone:
+        if word not in alone and meaning not in meanings.get(word, ()):
             readings.setdefault(word, reading)
             meanings.setdefault(word, []).append(meaning)
     return tuple(
