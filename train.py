@@ -76,7 +76,6 @@ from model.folders import (
     put_in_place,
     remove_leftovers,
 )
-from model.hardware import hardware_precisions
 from model.hub import local_folder
 from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
@@ -88,6 +87,7 @@ from model.training import (
     Diverged,
     Recipe,
     TrainingState,
+    common_precisions,
 )
 from model.transformer import Transformer
 
@@ -182,6 +182,8 @@ class Training:
     steps: int
     began: float
     """When it would have begun, by `time.perf_counter`, had it not been interrupted."""
+    started_from: str = ""
+    """The name of the run whose weights a new training starts with, if any."""
     best: dict[str, Any] = field(default_factory=dict)
     """Of the best validation so far: its step, its scores, and the weights."""
     made_of: dict[str, Any] = field(default_factory=dict)
@@ -226,8 +228,6 @@ def _main(argv: list[str], began: float) -> int:
         saved = _saved_arguments(read_config(resumed), resumed)
         arguments = replace(saved, out=resumed, resume=resumed)
     _check_device(arguments)
-    if arguments.init is not None and not resumed:
-        arguments = replace(arguments, init=local_folder(arguments.init))
     tune_memory()
     with ExitStack() as held:
         output = Expendable(sys.stdout)
@@ -258,7 +258,7 @@ def _check_device(arguments: Arguments) -> None:
         raise ValueError(
             f"{arguments.resume} was on {arguments.device}, which is not usable here: "
             f"go on where it is, or start from its weights with --init "
-            f"{arguments.resume}"
+            f"{quote(str(arguments.resume))}"
         ) from None
 
 
@@ -320,7 +320,7 @@ def _first_look(argv: list[str]) -> Namespace:
 
 
 def named_corpora(config: Mapping[str, Any]) -> list[str]:
-    """Return the corpora that a run's config.json says it was trained on, or none."""
+    """Return the training corpora that the command in a run's config.json names."""
     argv = config.get("argv")  # an export has none
     if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
         return []
@@ -350,18 +350,13 @@ def _begin(
 
     Of several processes the first makes the run directory.
     """
+    started_from = ""
     if arguments.init is not None:
-        given = {word.split("=")[0].replace("_", "-") for word in argv}
-        for flag in (f"--{one.name}".replace("_", "-") for one in fields(Shape)):
-            if flag in given:
-                raise ValueError(f"--init keeps that run's shape: leave out {flag}")
-        config = read_config(arguments.init)
-        check_is_run(arguments.init, config)
-        direction = "-".join(config["languages"])
-        if direction != arguments.direction:
-            raise ValueError(
-                f"{arguments.init} translates {direction}: give --direction {direction}"
-            )
+        before = local_folder(arguments.init)
+        _check_init(before, arguments.direction, argv)
+        is_here = before == arguments.init
+        started_from = before.resolve().name if is_here else str(arguments.init)
+        arguments = replace(arguments, init=before)
     beside = None
     if processes.is_first:
         check_free(arguments.out, arguments.overwrite, held)
@@ -372,11 +367,24 @@ def _begin(
     precision, steps = _plan(arguments, material, model, began, processes)
     torch.manual_seed(arguments.seed)
     state = TrainingState(model, arguments.recipe, precision, processes)
-    training = Training(arguments, material, state, steps, began)
+    training = Training(arguments, material, state, steps, began, started_from)
     if beside is not None:
         training.made_of = _made_of(arguments, material, model.config)
         _make_folder(training, argv, beside)
     return training
+
+
+def _check_init(before: Path, direction: str, argv: list[str]) -> None:
+    """Raise `ValueError` unless a training with these words can start from a run."""
+    given = {word.split("=")[0].replace("_", "-") for word in argv}
+    for flag in (f"--{one.name}".replace("_", "-") for one in fields(Shape)):
+        if flag in given:
+            raise ValueError(f"--init keeps that run's shape: leave out {flag}")
+    config = read_config(before)
+    check_is_run(before, config)
+    found = "-".join(config["languages"])
+    if found != direction:
+        raise ValueError(f"{before} translates {found}: give --direction {found}")
 
 
 def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
@@ -395,17 +403,23 @@ def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
     training.arguments = arguments
 
 
+def _has_words(run: Path | None) -> bool:
+    """Tell whether a run lists the words that it has seen; no run has seen none."""
+    return run is None or (run / "source_words.txt").is_file()
+
+
 def _write_words(arguments: Arguments, material: Material, folder: Path) -> None:
     """Write which English words were seen, and what the known Japanese ones mean.
 
-    A fine-tuned model has also seen the words of the run that it started from. Where
-    Japanese is the source there is no list: it has no spaces, and what stands between
-    two of its marks would be whole clauses of the corpus.
+    A fine-tuned model has also seen the words of the run that it started from; where
+    that has no list, nobody knows which. Where Japanese is the source there is no list:
+    it has no spaces, and what stands between two of its marks would be whole clauses of
+    the corpus.
     """
     before = arguments.init
-    if arguments.direction == "en-ja":
+    if arguments.direction == "en-ja" and _has_words(before):
         words = set(material.source_words)
-        if before is not None and (before / "source_words.txt").is_file():
+        if before is not None:
             words.update(read_file(before / "source_words.txt"))
         text = "".join(f"{word}\n" for word in sorted(words)).encode()
         if len(text) <= MOST_BYTES["source_words.txt"]:
@@ -424,6 +438,11 @@ def _go_on(arguments: Arguments, held: ExitStack, processes: Processes) -> Train
     Nothing is written before it is clear that the training can go on.
     """
     folder = arguments.out
+    if not processes.is_first and not (folder / "config.json").is_file():
+        raise ValueError(
+            f"{folder} is not on this machine: put the run directory where every "
+            "machine sees it"
+        )
     config = read_config(folder)
     if processes.is_first:
         held.callback(lock_run(folder).release)
@@ -597,9 +616,7 @@ def _precisions(arguments: Arguments, processes: Processes) -> Sequence[Precisio
     """Return what to choose from: what was asked for, or all can compute in."""
     if arguments.precision != "auto":
         return [arguments.precision]
-    here = hardware_precisions(arguments.device)
-    everywhere = processes.total("bf16" in here) == processes.count
-    return here if everywhere else ["fp32"]
+    return common_precisions(arguments.device, processes)
 
 
 def _trial(
@@ -786,10 +803,11 @@ def _save(training: Training) -> None:
 def _about(training: Training, argv: list[str]) -> dict[str, Any]:
     """Return what config.json says of how a run was made.
 
-    A fine-tuned model has learned from the corpora of the run before, too.
+    A fine-tuned model has learned from the corpora of the run before, too; they come
+    last.
     """
     arguments = training.arguments
-    before = read_config(arguments.init)["corpora"] if arguments.init else {}
+    before = read_config(arguments.init)["learned_from"] if arguments.init else []
     return {
         "languages": arguments.direction.split("-"),
         "command": join(["python", "train.py", *argv]),
@@ -800,7 +818,9 @@ def _about(training: Training, argv: list[str]) -> dict[str, Any]:
         "recipe": asdict(arguments.recipe),
         "threads": torch.get_num_threads(),
         "versions": _versions(),
-        "corpora": {**before, **training.material.hashes},
+        "corpora": training.material.hashes,
+        "learned_from": [*arguments.corpus, *before],
+        "started_from": training.started_from,
     }
 
 
@@ -822,7 +842,8 @@ def _finish(training: Training) -> None:
     translator = Translator.load(training.folder, training.arguments.device)
     starter = training.material.starter
     if starter is not None and training.arguments.direction == "en-ja":
-        print(f"\n{starter_report(translator, starter)}")
+        fine_tuned = training.arguments.init is not None
+        print(f"\n{starter_report(translator, starter, fine_tuned)}")
         article = ARTICLE["en"]
         print(f"{article} → {translator.best([article])[0]}\n")
     _write_card(training)
@@ -849,17 +870,14 @@ def _write_page(training: Training, translator: Translator) -> Path:
 
 def _origin(training: Training) -> str:
     """Return what the card says of the run that a fine-tuned model started from."""
-    if training.arguments.init is None:
-        return ""
     # From this run's own file: by now the other run may be gone.
-    every = read_config(training.folder)["corpora"]
-    names = [name for name in every if name not in training.material.hashes]
-    starter = f"{STARTER}:"
-    corpora = dict.fromkeys(
-        STARTER if name.startswith(starter) else corpus_name(name) for name in names
-    )
-    learned = f", which learned from\n  {', '.join(corpora)}" if corpora else ""
-    return f"\n- Started from: {training.arguments.init.name}{learned}."
+    config = read_config(training.folder)
+    if not config.get("started_from"):
+        return ""
+    before = config["learned_from"][len(training.arguments.corpus) :]
+    names = dict.fromkeys(map(corpus_name, before))
+    started_from, corpora = map(printable, (config["started_from"], ", ".join(names)))
+    return f"\n- Started from: {started_from}, which learned from\n  {corpora}."
 
 
 def _write_card(training: Training) -> None:

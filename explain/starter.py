@@ -74,9 +74,17 @@ def score_tests(starter: StarterCorpus, translate: Translate) -> list[Result]:
     return [result(*kind) for kind in kinds if kind[1]]
 
 
-def starter_report(translator: Translator, starter: StarterCorpus) -> str:
-    """Return, to print, how well the corpus was learned and how attention aligns."""
-    lines = ["Test sentences of the starter corpus, none of which was trained on:"]
+def starter_report(
+    translator: Translator, starter: StarterCorpus, fine_tuned: bool = False
+) -> str:
+    """Return, to print, how well the corpus was learned and how attention aligns.
+
+    What a model that was fine-tuned had learned before may have been among the tests.
+    """
+    unseen = "none of which was trained on"
+    if fine_tuned:
+        unseen = "none of which this training had (the run before may have)"
+    lines = [f"Test sentences of the starter corpus, {unseen}:"]
     for result in score_tests(starter, translator.best):
         lines.append(
             f"  {result.name:<28}{len(result.pairs):>6,} sentences   exact "

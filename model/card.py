@@ -48,6 +48,7 @@ def public(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Of files of one name all but the first get a number.
     """
+    learned_from = list(map(corpus_name, config["learned_from"]))
     shared = {key: config[key] for key in config if key not in {"command", "argv"}}
     corpora: dict[str, str] = {}
     for path, digest in config["corpora"].items():
@@ -57,7 +58,7 @@ def public(config: Mapping[str, Any]) -> dict[str, Any]:
             number += 1
             name = f"{first} ({number})"
         corpora[name] = digest
-    return shared | {"corpora": corpora}
+    return shared | {"corpora": corpora, "learned_from": learned_from}
 
 
 _USE = """To translate with it, from a checkout of tiny-enja:
@@ -72,8 +73,7 @@ def _front_matter(
     run: Path, config: Mapping[str, Any], name: str, licence: str | None
 ) -> str:
     """Return the card's head; JSON is YAML as well, and needs no library."""
-    corpora = config["corpora"]
-    starter = bool(corpora) and all(name.startswith("starter:") for name in corpora)
+    starter = set(config["learned_from"]) == {"starter"}
     fields: dict[str, Any] = {
         "language": config["languages"],
         "license": licence or ("mit" if starter else "other"),
@@ -92,8 +92,9 @@ def _front_matter(
 
 def _datasets(config: Mapping[str, Any]) -> list[str]:
     """Return the ids of the corpora that are on the Hub."""
-    on_hub = [path for path in config["corpora"] if path.startswith("hub:")]
-    ids = ("/".join(path.removeprefix("hub:").split("/")[:2]) for path in on_hub)
+    names = [*config["corpora"], *config["learned_from"]]
+    on_hub = [name for name in names if name.startswith("hub:")]
+    ids = ("/".join(name.removeprefix("hub:").split("/")[:2]) for name in on_hub)
     return list(dict.fromkeys(ids))
 
 

@@ -167,8 +167,8 @@ def save_weights(run: Path, weights: "Mapping[str, Tensor]") -> None:
 def read_config(run: Path) -> dict[str, Any]:
     """Return a run directory's config.json, its files checked against their hashes.
 
-    What an older one lacks, `languages` and `corpora`, is filled in. Raises `RunError`,
-    which says what to do.
+    What an older one lacks, `languages`, `corpora` and `learned_from`, is filled in.
+    Raises `RunError`, which says what to do.
     """
     config = _parsed_config(run)
     hashes = config.get("files")
@@ -184,7 +184,18 @@ def read_config(run: Path) -> dict[str, Any]:
         raise RunError(f"{run / _CONFIG} names languages that this version lacks")
     if not isinstance(config["corpora"], dict):
         raise RunError(f"{run / _CONFIG} names no corpora: train the model again")
+    names = config.setdefault("learned_from", _all_corpora(config["corpora"]))
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RunError(f"{run / _CONFIG} names no corpora: train the model again")
     return config
+
+
+def _all_corpora(corpora: Mapping[str, Any]) -> list[str]:
+    """Return what an older run may have learned from: all corpora that it read."""
+    names = [
+        "starter" if name.startswith("starter:") else name for name in map(str, corpora)
+    ]
+    return list(dict.fromkeys(names)) or ["corpora that it does not name"]
 
 
 def check_is_run(run: Path, config: Mapping[str, Any]) -> None:

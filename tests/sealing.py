@@ -7,10 +7,13 @@ from typing import Any
 
 
 def change_config(run: Path, **fields: Any) -> None:
-    """Set fields of config.json, and make its own hash right again."""
+    """Set fields of config.json, and make its own hash right again.
+
+    A field that is None is taken out.
+    """
     path = run / "config.json"
-    config = json.loads(path.read_text("utf-8")) | fields
-    config.pop("sha256", None)
+    config = json.loads(path.read_text("utf-8")) | fields | {"sha256": None}
+    config = {name: value for name, value in config.items() if value is not None}
     said = json.dumps(config, sort_keys=True)
     config["sha256"] = hashlib.sha256(said.encode()).hexdigest()
     path.write_text(json.dumps(config), "utf-8")

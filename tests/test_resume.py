@@ -133,12 +133,13 @@ def test_a_run_may_be_stopped_often_and_moved(stopped: Path, whole: Path) -> Non
 def test_a_device_that_is_not_here_is_named(
     stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = _content(stopped)
+    run = stopped.rename(stopped.parent / "my run")
+    before = _content(run)
     monkeypatch.setattr(train, "check_device", lambda _: check_device("cuda:99"))
-    line = _refused(["--resume", str(stopped)], capsys)
+    line = _refused(["--resume", str(run)], capsys)
     assert "was on cpu, which is not usable here" in line
-    assert f"--init {stopped}" in line
-    assert _content(stopped) == before
+    assert line.endswith(f"--init '{run}'")  # as a shell wants it
+    assert _content(run) == before
 
 
 def test_a_damaged_last_save_costs_its_steps_alone(

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import pairs, write_tsv
+from conftest import pairs, refused, write_tsv
 from sealing import change_config
 
+import train
 import translate
 from explain.translator import Translator
+from model import export
 from model.export import export_ctranslate2
 
 pytest.importorskip("ctranslate2")
@@ -126,6 +128,18 @@ def test_what_the_engine_refuses(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("translate.py: ") and message in line
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_export_is_not_a_run(
+    tiny_corpus: Path, exported: Path, tmp_path: Path, capsys: Said
+) -> None:
+    message = f"{exported} is an export for CTranslate2: name the run it is of"
+    out = tmp_path / "out"
+    argv: list[object] = ["--corpus", tiny_corpus, "--init", exported, "--out", out]
+    assert refused(train.main, argv, capsys, tmp_path) == f"train.py: {message}"
+    argv = [str(exported), "--to", "hub-folder", "--out", str(out)]
+    assert export.main(argv) == 2
+    assert message in capsys.readouterr().err and not out.exists()
 
 
 def test_vocabularies_of_another_size(

@@ -109,11 +109,27 @@ def test_the_card(tiny_run: Path, shared: Path) -> None:
     assert "--model hub:OWNER/tiny-birds" in card.text
 
 
-def test_the_licence(tiny_run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("config", "licence"),
+    [
+        ({"learned_from": ["starter"]}, "mit"),
+        ({"learned_from": ["starter", "/ann/x.tsv"]}, "other"),
+        # An older one names all that it read, or nothing.
+        ({"corpora": {"starter:a.tsv": "0", "starter:b.tsv": "0"}}, "mit"),
+        ({"corpora": {"starter:a.tsv": "0", "/ann/dev.tsv": "0"}}, "other"),
+        ({}, "other"),
+    ],
+)
+def test_the_licence_is_that_of_all_that_was_learned(
+    config: dict[str, Any], licence: str, tiny_run: Path, tmp_path: Path
+) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
-    change_config(run, corpora={"starter:verbs.tsv": "0" * 64})
-    export_hub_folder(run, tmp_path / "starter")
-    assert ModelCard.load(tmp_path / "starter" / "README.md").data.license == "mit"
+    change_config(run, **{"corpora": None, "learned_from": None} | config)
+    export_hub_folder(run, tmp_path / "shared")
+    assert ModelCard.load(tmp_path / "shared" / "README.md").data.license == licence
+
+
+def test_a_licence_of_its_own(tiny_run: Path, tmp_path: Path) -> None:
     export_hub_folder(tiny_run, tmp_path / "named", "cc-by-2.0")
     found = ModelCard.load(tmp_path / "named" / "README.md").data
     assert found.license == "cc-by-2.0" and found.license_name is None

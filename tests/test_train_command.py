@@ -24,6 +24,7 @@ from conftest import (
     write_tsv,
 )
 from safetensors.torch import load_file
+from sealing import change_config
 from torch.nn import functional as F
 
 import train
@@ -301,7 +302,11 @@ def test_dev_and_test_sentences_are_scored_and_never_trained_on(
 
 
 def test_fine_tuning_starts_from_the_other_run(
-    tiny_run: Path, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path,
+    tiny_corpus: Path,
+    tmp_path: Path,
+    capsys: Said,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other, steps = tmp_path / "tiny", train._train
     shutil.copytree(tiny_run, other)
@@ -313,9 +318,11 @@ def test_fine_tuning_starts_from_the_other_run(
     monkeypatch.setattr("train._train", from_there_on_alone)
     long = ("My parents go home. " * 3, "両親は家へ行きます。" * 4)  # over 31 tokens
     new = write_tsv(tmp_path / "new.tsv", [*pairs()[:30], long])
+    dev = write_tsv(tmp_path / "dev.tsv", pairs()[40:])
     out = tmp_path / "run"
-    argv = ["--corpus", str(new), "--init", str(other), "--out", str(out),
-            "--steps=10", "--precision=fp32", "--batch-tokens=400"]  # fmt: skip
+    argv = ["--corpus", str(new), "--dev", str(dev), "--init", str(other),
+            "--out", str(out), "--steps=10", "--precision=fp32",
+            "--batch-tokens=400"]  # fmt: skip
     assert train.main(argv) == 0
     assert "1 pairs of 32 tokens or more left out" in capsys.readouterr().out
     for name in ("source.spm", "target.spm"):
@@ -329,10 +336,11 @@ def test_fine_tuning_starts_from_the_other_run(
     assert shapes[0] == shapes[1]
     # What the other run had learned from, and knew, is not forgotten.
     config = json.loads((out / "config.json").read_text("utf-8"))
-    first_corpora = json.loads((tiny_run / "config.json").read_text("utf-8"))["corpora"]
-    assert set(config["corpora"]) == {str(new), *first_corpora}
-    assert "Started from: tiny, which learned from\n  tiny.tsv" in (
-        out / "README.md").read_text("utf-8")  # fmt: skip
+    assert set(config["corpora"]) == {str(new), str(dev)}
+    assert config["learned_from"] == [str(new), str(tiny_corpus)]
+    card = (out / "README.md").read_text("utf-8")
+    assert "- Data: new.tsv; 30 pairs" in card
+    assert "\n- Started from: tiny, which learned from\n  tiny.tsv.\n" in card
     words = [
         (r / "source_words.txt").read_text("utf-8").split() for r in (out, tiny_run)
     ]
@@ -360,6 +368,22 @@ def test_fine_tuning_starts_from_a_shared_model(
     assert train.main([*argv, "--steps=1", "--precision=fp32"]) == 0
     assert fetched == ["me/tiny"]
     assert (out / "source.spm").read_bytes() == (tiny_run / "source.spm").read_bytes()
+    card = (out / "README.md").read_text("utf-8")
+    assert "Started from: hub:me/tiny, which learned from\n  tiny.tsv.\n" in card
+
+
+def test_the_words_of_a_run_that_lists_none_are_not_known(
+    tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(tiny_run, tmp_path / "other"))
+    (other / "source_words.txt").unlink()
+    files = json.loads((other / "config.json").read_text("utf-8"))["files"]
+    del files["source_words.txt"]
+    change_config(other, files=files)
+    argv = ["--corpus", str(tiny_corpus), "--init", str(other), "--steps=1",
+            "--out", str(tmp_path / "run"), "--precision=fp32"]  # fmt: skip
+    assert train.main(argv) == 0
+    assert not (tmp_path / "run" / "source_words.txt").exists()
 
 
 def test_epochs_are_counted_in_batches(tiny_corpus: Path, tmp_path: Path) -> None:
@@ -399,7 +423,7 @@ def test_other_ways_to_train(
 def test_the_faster_precision_is_chosen(
     faster: str, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("train.hardware_precisions", lambda device: ["fp32", "bf16"])
+    monkeypatch.setattr("train.common_precisions", lambda *_: ("fp32", "bf16"))
     monkeypatch.setattr("train._trial", lambda *given: 1 if given[3] == faster else 2)
     run = _train(tiny_corpus, tmp_path / "run", "--precision=auto", "--steps=1")
     config = json.loads((run / "config.json").read_text("utf-8"))
