@@ -55,6 +55,7 @@ from model.checkpoint import (
     save_weights,
     sync,
     write_atomically,
+    write_config,
 )
 from model.command import (
     INTERRUPTED,
@@ -76,6 +77,7 @@ from model.folders import (
     put_in_place,
     remove_leftovers,
 )
+from model.hardware import doubt
 from model.hub import local_folder
 from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
@@ -92,7 +94,8 @@ from model.training import (
 from model.transformer import Transformer
 
 DEV_TRANSLATED, SAMPLES = 500, 3
-TRIAL_STEPS = 8
+UNTIMED_STEPS, TRIAL_STEPS = 2, 8
+"""Of a trial: the first steps pay for buffers and kernels."""
 RESERVED, MOST_RESERVED = (0.08, 12), 0.1
 """For saves, validations and the end: a share of --minutes and seconds besides, but no
 larger share than the last."""
@@ -182,6 +185,8 @@ class Training:
     steps: int
     began: float
     """When it would have begun, by `time.perf_counter`, had it not been interrupted."""
+    minutes: float | None = None
+    """What its steps are to fit into, until their number is settled (`_plan_again`)."""
     started_from: str = ""
     """The name of the run whose weights a new training starts with, if any."""
     best: dict[str, Any] = field(default_factory=dict)
@@ -367,7 +372,8 @@ def _begin(
     precision, steps = _plan(arguments, material, model, began, processes)
     torch.manual_seed(arguments.seed)
     state = TrainingState(model, arguments.recipe, precision, processes)
-    training = Training(arguments, material, state, steps, began, started_from)
+    minutes, _ = _length(arguments)
+    training = Training(arguments, material, state, steps, began, minutes, started_from)
     if beside is not None:
         training.made_of = _made_of(arguments, material, model.config)
         _make_folder(training, argv, beside)
@@ -463,6 +469,7 @@ def _go_on(arguments: Arguments, held: ExitStack, processes: Processes) -> Train
     began = time.perf_counter() - saved["seconds"]
     training = Training(arguments, material, state, saved["steps"], began)
     training.best, training.made_of = saved["best"], made_of
+    training.minutes = saved.get("minutes")
     if processes.is_first:
         if differs := what_differs(config, _versions()):
             print(differs)
@@ -574,19 +581,14 @@ def _plan(
     Raises `ValueError` where no time is left for a step.
     """
     candidates = _precisions(arguments, processes)
-    minutes = arguments.minutes
-    if arguments.steps is None and arguments.epochs is None and minutes is None:
-        preset = PRESETS[arguments.preset]
-        minutes, steps = preset.minutes, preset.steps or 0
-    elif arguments.epochs is not None:
+    minutes, steps = _length(arguments)
+    if arguments.epochs is not None:
         batches = plan_batches(material.train, arguments.recipe.batch_tokens)
         steps = max(1, math.ceil(arguments.epochs * len(batches)))
-    else:
-        steps = arguments.steps or 0
     seconds = {candidates[0]: 0.0}
     if minutes is not None or len(candidates) > 1:
         order = epochs(material.train, arguments.recipe.batch_tokens, arguments.seed)
-        batches = [rows for _, rows in islice(order, TRIAL_STEPS + 2)]
+        batches = [rows for _, rows in islice(order, UNTIMED_STEPS + TRIAL_STEPS)]
         seconds = {
             precision: _trial(arguments, material, model, precision, batches, processes)
             for precision in candidates
@@ -604,6 +606,66 @@ def _plan(
     return precision, steps
 
 
+def _length(arguments: Arguments) -> tuple[float | None, int]:
+    """Return the minutes and the steps of a training, of which one says how long."""
+    if arguments.steps is None and arguments.epochs is None:
+        preset = PRESETS[arguments.preset]
+        if arguments.minutes is None:
+            return preset.minutes, preset.steps or 0
+    return arguments.minutes, arguments.steps or 0
+
+
+@dataclass
+class Clock:
+    """How long a step takes."""
+
+    first: int
+    """The step that was taken when it begins to run."""
+    began: float = 0.0
+
+    def tick(self, step: int) -> float | None:
+        """Return the seconds of one step so far, where enough have been taken."""
+        if step == self.first:
+            self.began = time.perf_counter()
+        timed = step - self.first
+        if timed < TRIAL_STEPS:
+            return None
+        return (time.perf_counter() - self.began) / timed
+
+
+def _plan_again(training: Training, seconds: float | None) -> None:
+    """Once in a training of some minutes, fit its steps to what is left of these.
+
+    Until the warm-up ends the learning rate is the same for any number of steps, so
+    that the training stays the one that as many --steps make. Where the warm-up is cut
+    short, since there are few steps, it is not, and their number stays what it was.
+    """
+    step, steps = training.state.step, training.steps
+    warmup, minutes = training.arguments.recipe.warmup, training.minutes
+    if minutes is None or seconds is None:
+        return
+    if step != min(warmup, min(_milestones(training)) // 2):
+        return
+    fit = step + _seconds_for_steps(minutes, training.began) // seconds
+    fit = int(training.processes.from_first(fit))
+    training.minutes = None
+    if min(fit, steps) >= 3 * warmup:
+        training.steps = training.bar.total = fit
+    if not training.processes.is_first:
+        return
+    if training.steps != steps:
+        training.bar.write(f"{fit:,} steps, by the time that they take")
+        config = read_config(training.folder) | {"steps": fit}
+        write_config(training.folder, config)
+    _save(training)  # else a training that is resumed would be planned once more
+
+
+def _milestones(training: Training) -> set[int]:
+    """Return the steps after which a training is validated."""
+    steps, count = training.steps, training.arguments.validations
+    return {max(1, round(steps * part / count)) for part in range(1, count + 1)}
+
+
 def _seconds_for_steps(minutes: float, began: float) -> float:
     """Return how many of the minutes' seconds are left for steps."""
     share, seconds_besides = RESERVED
@@ -615,7 +677,10 @@ def _seconds_for_steps(minutes: float, began: float) -> float:
 def _precisions(arguments: Arguments, processes: Processes) -> Sequence[Precision]:
     """Return what to choose from: what was asked for, or all can compute in."""
     if arguments.precision != "auto":
-        return [arguments.precision]
+        asked, device = arguments.precision, arguments.device
+        if processes.is_first and (said := doubt(asked, device)):
+            print(said, file=sys.stderr)
+        return [asked]
     return common_precisions(arguments.device, processes)
 
 
@@ -631,7 +696,7 @@ def _trial(
     copied = copy.deepcopy(model)
     state = TrainingState(copied, arguments.recipe, precision, processes)
     for step, rows in enumerate(batches):
-        if step == 2:  # the first steps pay for buffers and kernels
+        if step == UNTIMED_STEPS:
             began = time.perf_counter()
         _step(state, _batch(arguments, material, rows, step), steps=10**6)
     return processes.from_first(time.perf_counter() - began) / TRIAL_STEPS
@@ -653,34 +718,34 @@ def _step(state: TrainingState, batch: Batch, steps: int) -> float:
 
 def _train(training: Training, stop: Stop) -> bool:
     """Run the steps that are left; return False where it was asked to stop before."""
-    arguments, state, steps = training.arguments, training.state, training.steps
-    parts = range(1, arguments.validations + 1)
-    milestones = {max(1, round(steps * part / arguments.validations)) for part in parts}
+    arguments, state = training.arguments, training.state
     budget, seed = arguments.recipe.batch_tokens, arguments.seed
     order = epochs(training.material.train, budget, seed, first_step=state.step)
-    pace = Pace()
-    saved = time.perf_counter()
-    while state.step < steps:
+    pace, saved = Pace(), time.perf_counter()
+    clock = Clock(state.step + UNTIMED_STEPS)
+    while state.step < training.steps:
         epoch, rows = next(order)
         batch = _batch(arguments, training.material, rows, state.step)
         try:
-            loss = _step(state, batch, steps)
+            loss = _step(state, batch, training.steps)
         except Diverged as error:
             texts = training.material.pairs[rows[:3]]["source"]
             raise Diverged(
                 f"{error}, or look at the sentences of its batch, which begins {texts}"
             ) from None
+        _plan_again(training, clock.tick(state.step))
         asked = training.processes.total(stop.asked) > 0
         if training.processes.is_first:
             pace.tokens += batch.target_tokens
             _report(training, epoch, loss, pace)
-            if state.step in milestones:
+            validated = state.step in _milestones(training)
+            if validated:
                 _validate(training)
             late = time.perf_counter() - saved > SAVE_SECONDS
-            if state.step in milestones or late or asked:
+            if validated or late or asked:
                 _save(training)
                 saved, pace = time.perf_counter(), Pace()
-        if asked and state.step < steps:
+        if asked and state.step < training.steps:
             return False
     if training.processes.is_first:
         _score_test(training)
@@ -792,6 +857,7 @@ def _save(training: Training) -> None:
         {
             "step": training.state.step,
             "steps": training.steps,
+            "minutes": training.minutes,
             "seconds": time.perf_counter() - training.began,
             "state": training.state.state_dict(),
             "best": training.best,

@@ -212,6 +212,11 @@ def _main(arguments: Arguments) -> None:
     translator = Translator.load(
         arguments.model, arguments.device, arguments.engine, arguments.precision
     )
+    if arguments.precision != "fp32":
+        from model.hardware import doubt  # brings torch, which an export does without
+
+        if said := doubt(arguments.precision, arguments.device):
+            print(said, file=sys.stderr)
     if arguments.evaluate is not None:
         _evaluate(translator, arguments)
     elif arguments.texts:

@@ -24,3 +24,10 @@ def hardware_precisions(device: str) -> tuple[Precision, ...]:
     # torch has no public question for this; where it is renamed, fp32 is still right.
     supported = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     return ("fp32", "bf16") if supported() else ("fp32",)
+
+
+def doubt(precision: Precision, device: str) -> str:
+    """Return what to say to somebody who asks for a precision, "" where it is fast."""
+    if precision in hardware_precisions(device):
+        return ""
+    return f"{device} is not known to multiply {precision}: fp32 may be much faster"

@@ -130,6 +130,39 @@ def test_a_run_may_be_stopped_often_and_moved(stopped: Path, whole: Path) -> Non
     assert_equal_runs(moved, whole)
 
 
+@pytest.mark.parametrize(("seconds", "steps"), [(1 / 256, 272), (1 / 32, 128)])
+def test_minutes_are_planned_anew_by_the_first_steps(
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    steps: int,
+) -> None:
+    """128 steps fit by the trial; after 16 there is time for 256 or for 32 more.
+
+    All 48 would have a shorter warm-up than the first 16 had, and so it stays at 128.
+    """
+    monkeypatch.setattr("train._trial", lambda *_: 1 / 128)
+    monkeypatch.setattr("train._seconds_for_steps", lambda *_: 1.0)
+    monkeypatch.setattr("train.Clock.tick", lambda clock, step: seconds)
+    short = [flag for flag in FLAGS if not flag.startswith("--steps")]
+    argv = ["--corpus", str(corpus), *short, "--optimizer=adamw", "--minutes=1"]
+    run = tmp_path / "run"
+    with signals_at({10: (signal.SIGINT,), 20: (signal.SIGINT,)}):
+        assert train.main([*argv, "--out", str(run)]) == 130
+        assert train.main(["--resume", str(run)]) == 130
+    assert load_state(run)[0]["steps"] == steps
+    monkeypatch.setattr("train._seconds_for_steps", lambda *_: 600.0)  # it is settled
+    assert train.main(["--resume", str(run)]) == 0
+    assert json.loads((run / "config.json").read_text("utf-8"))["steps"] == steps
+    other = tmp_path / "other"
+    argv[-1] = f"--steps={steps}"
+    assert train.main([*argv, "--out", str(other)]) == 0
+    name = "model.safetensors"
+    assert (run / name).read_bytes() == (other / name).read_bytes()
+    assert load_state(run)[0]["step"] == load_state(other)[0]["step"] == steps
+
+
 def test_a_device_that_is_not_here_is_named(
     stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -419,6 +419,20 @@ def test_other_ways_to_train(
     }
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bf16_without_hardware_is_doubted(
+    precision: str,
+    tiny_corpus: Path,
+    tmp_path: Path,
+    capsys: Said,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("model.hardware.hardware_precisions", lambda _: ("fp32",))
+    _train(tiny_corpus, tmp_path / "run", f"--precision={precision}", "--steps=1")
+    doubted = "cpu is not known to multiply bf16" in capsys.readouterr().err
+    assert doubted == (precision == "bf16")
+
+
 @pytest.mark.parametrize("faster", ["fp32", "bf16"])
 def test_the_faster_precision_is_chosen(
     faster: str, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -161,6 +161,19 @@ def test_bf16_says_nearly_the_same(
     assert loaded.model.target_embedding.weight.dtype == torch.float32
 
 
+@pytest.mark.parametrize("in_hardware", [True, False])
+def test_bf16_without_hardware_is_doubted(
+    in_hardware: bool, tiny_run: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = ("fp32", "bf16") if in_hardware else ("fp32",)
+    monkeypatch.setattr("model.hardware.hardware_precisions", lambda _: here)
+    _translate(tiny_run, "--precision", "bf16", BIRD)
+    doubt = "cpu is not known to multiply bf16: fp32 may be much faster\n"
+    assert capsys.readouterr().err == ("" if in_hardware else doubt)
+    _translate(tiny_run, BIRD)
+    assert not capsys.readouterr().err
+
+
 def test_scores_and_n_best(
     tiny_run: Path, capsys: Said, translator: Translator
 ) -> None:
