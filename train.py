@@ -31,7 +31,7 @@ import tyro
 from tqdm import tqdm
 
 from data.batching import Batch, EncodedPairs, epochs, make_batch, plan_batches
-from data.corpus import COLUMNS, Pair
+from data.corpus import COLUMNS, Pair, split_columns
 from data.metrics import score
 from data.preparation import STARTER, Material, corpus_hashes, prepare
 from data.text import read_file
@@ -473,6 +473,8 @@ def _go_on(arguments: Arguments, held: ExitStack, processes: Processes) -> Train
     if processes.is_first:
         if differs := what_differs(config, _versions()):
             print(differs)
+        if said := doubt(precision, arguments.device):
+            print(said, file=sys.stderr)
         _mend_folder(training, is_previous)
     return training
 
@@ -487,6 +489,7 @@ def _mend_folder(training: Training, is_previous: bool) -> None:
     cut_metrics(folder, training.state.step)
     if training.best:
         save_weights(folder, training.best["weights"])
+    _note_steps(training)
 
 
 def _saved_arguments(config: dict[str, Any], folder: Path) -> Arguments:
@@ -615,49 +618,49 @@ def _length(arguments: Arguments) -> tuple[float | None, int]:
     return arguments.minutes, arguments.steps or 0
 
 
-@dataclass
-class Clock:
-    """How long a step takes."""
-
-    first: int
-    """The step that was taken when it begins to run."""
-    began: float = 0.0
-
-    def tick(self, step: int) -> float | None:
-        """Return the seconds of one step so far, where enough have been taken."""
-        if step == self.first:
-            self.began = time.perf_counter()
-        timed = step - self.first
-        if timed < TRIAL_STEPS:
-            return None
-        return (time.perf_counter() - self.began) / timed
-
-
-def _plan_again(training: Training, seconds: float | None) -> None:
+def _plan_again(training: Training, times: list[float]) -> None:
     """Once in a training of some minutes, fit its steps to what is left of these.
 
-    Until the warm-up ends the learning rate is the same for any number of steps, so
-    that the training stays the one that as many --steps make. Where the warm-up is cut
-    short, since there are few steps, it is not, and their number stays what it was.
+    times is when this process's steps were done. Until the warm-up ends the learning
+    rate is the same for any number of steps whose third is no shorter than it, so that
+    each step stays the one that as many --steps make. (Where far fewer fit than were
+    planned, an early validation is left out.)
     """
+    if training.minutes is None:
+        return
+    times.append(time.perf_counter())
     step, steps = training.state.step, training.steps
-    warmup, minutes = training.arguments.recipe.warmup, training.minutes
-    if minutes is None or seconds is None:
+    warmup = training.arguments.recipe.warmup
+    first = min(_milestones(training))
+    enough = len(times) >= UNTIMED_STEPS + TRIAL_STEPS
+    if step < min(warmup, first // 2) or not enough:
         return
-    if step != min(warmup, min(_milestones(training)) // 2):
-        return
-    fit = step + _seconds_for_steps(minutes, training.began) // seconds
-    fit = int(training.processes.from_first(fit))
+    left = _seconds_for_steps(training.minutes, training.began)
+    fit = training.processes.from_first(step + left // _typical_step(times))
     training.minutes = None
-    if min(fit, steps) >= 3 * warmup:
-        training.steps = training.bar.total = fit
+    if step <= warmup and step < first and steps >= 3 * warmup:
+        training.steps = training.bar.total = max(int(fit), 3 * warmup)
     if not training.processes.is_first:
         return
     if training.steps != steps:
-        training.bar.write(f"{fit:,} steps, by the time that they take")
-        config = read_config(training.folder) | {"steps": fit}
-        write_config(training.folder, config)
+        training.bar.write(f"{training.steps:,} steps, by the time that they take")
     _save(training)  # else a training that is resumed would be planned once more
+    _note_steps(training)
+
+
+def _typical_step(times: Sequence[float]) -> float:
+    """Return the seconds of a step, from when steps were done; a pause tells nothing.
+
+    The first ones pay for buffers and kernels.
+    """
+    return float(np.median(np.diff(times[UNTIMED_STEPS - 1 :])))
+
+
+def _note_steps(training: Training) -> None:
+    """Let config.json name as many steps as are planned."""
+    config = read_config(training.folder)
+    if config["steps"] != training.steps:
+        write_config(training.folder, config | {"steps": training.steps})
 
 
 def _milestones(training: Training) -> set[int]:
@@ -721,8 +724,7 @@ def _train(training: Training, stop: Stop) -> bool:
     arguments, state = training.arguments, training.state
     budget, seed = arguments.recipe.batch_tokens, arguments.seed
     order = epochs(training.material.train, budget, seed, first_step=state.step)
-    pace, saved = Pace(), time.perf_counter()
-    clock = Clock(state.step + UNTIMED_STEPS)
+    pace, saved, times = Pace(), time.perf_counter(), list[float]()
     while state.step < training.steps:
         epoch, rows = next(order)
         batch = _batch(arguments, training.material, rows, state.step)
@@ -733,7 +735,7 @@ def _train(training: Training, stop: Stop) -> bool:
             raise Diverged(
                 f"{error}, or look at the sentences of its batch, which begins {texts}"
             ) from None
-        _plan_again(training, clock.tick(state.step))
+        _plan_again(training, times)
         asked = training.processes.total(stop.asked) > 0
         if training.processes.is_first:
             pace.tokens += batch.target_tokens
@@ -873,6 +875,7 @@ def _about(training: Training, argv: list[str]) -> dict[str, Any]:
     last.
     """
     arguments = training.arguments
+    own = [split_columns(name)[0] for name in arguments.corpus]
     before = read_config(arguments.init)["learned_from"] if arguments.init else []
     return {
         "languages": arguments.direction.split("-"),
@@ -885,7 +888,7 @@ def _about(training: Training, argv: list[str]) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": _versions(),
         "corpora": training.material.hashes,
-        "learned_from": [*arguments.corpus, *before],
+        "learned_from": [*own, *before],
         "started_from": training.started_from,
     }
 
@@ -937,12 +940,13 @@ def _write_page(training: Training, translator: Translator) -> Path:
 def _origin(training: Training) -> str:
     """Return what the card says of the run that a fine-tuned model started from."""
     # From this run's own file: by now the other run may be gone.
-    config = read_config(training.folder)
-    if not config.get("started_from"):
+    init, config = training.arguments.init, read_config(training.folder)
+    if init is None:
         return ""
     before = config["learned_from"][len(training.arguments.corpus) :]
     names = dict.fromkeys(map(corpus_name, before))
-    started_from, corpora = map(printable, (config["started_from"], ", ".join(names)))
+    started_from = printable(config["started_from"] or str(init))
+    corpora = printable(", ".join(names))
     return f"\n- Started from: {started_from}, which learned from\n  {corpora}."
 
 

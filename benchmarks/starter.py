@@ -95,7 +95,7 @@ def _main() -> None:
     config = read_config(arguments.model)
     as_now = corpus_hashes([STARTER]).items() <= config["corpora"].items()
     # Of a fine-tuned one the run before may have learned this one's test sentences.
-    if config["languages"] != ["en", "ja"] or not as_now or config.get("started_from"):
+    if config["languages"] != ["en", "ja"] or not as_now or config["started_from"]:
         raise ValueError(
             f"{arguments.model} was not trained from English to Japanese on the "
             "starter corpus as it is now, and on nothing before: train another"

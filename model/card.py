@@ -38,9 +38,10 @@ def corpus_name(corpus: str) -> str:
 
     A data set of the Hub keeps its address, which says whose work it is.
     """
-    if corpus.startswith("hub:"):
+    if corpus.startswith("hub:") or corpus == "starter":
         return corpus
-    return ",".join(Path(part).name for part in corpus.split(","))
+    name = ",".join(Path(part).name for part in corpus.split(","))
+    return f"./{name}" if name == "starter" else name  # which is not the embedded one
 
 
 def public(config: Mapping[str, Any]) -> dict[str, Any]:

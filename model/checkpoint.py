@@ -167,8 +167,8 @@ def save_weights(run: Path, weights: "Mapping[str, Tensor]") -> None:
 def read_config(run: Path) -> dict[str, Any]:
     """Return a run directory's config.json, its files checked against their hashes.
 
-    What an older one lacks, `languages`, `corpora` and `learned_from`, is filled in.
-    Raises `RunError`, which says what to do.
+    What an older one lacks, `languages`, `corpora`, `learned_from` and
+    `started_from`, is filled in. Raises `RunError`, which says what to do.
     """
     config = _parsed_config(run)
     hashes = config.get("files")
@@ -187,6 +187,8 @@ def read_config(run: Path) -> dict[str, Any]:
     names = config.setdefault("learned_from", _all_corpora(config["corpora"]))
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise RunError(f"{run / _CONFIG} names no corpora: train the model again")
+    if not isinstance(config.setdefault("started_from", ""), str):
+        raise RunError(f"{run / _CONFIG} names no run to start from: train it again")
     return config
 
 

@@ -130,7 +130,7 @@ def test_a_run_may_be_stopped_often_and_moved(stopped: Path, whole: Path) -> Non
     assert_equal_runs(moved, whole)
 
 
-@pytest.mark.parametrize(("seconds", "steps"), [(1 / 256, 272), (1 / 32, 128)])
+@pytest.mark.parametrize(("seconds", "steps"), [(1 / 256, 272), (1 / 32, 60)])
 def test_minutes_are_planned_anew_by_the_first_steps(
     corpus: Path,
     tmp_path: Path,
@@ -140,15 +140,15 @@ def test_minutes_are_planned_anew_by_the_first_steps(
 ) -> None:
     """128 steps fit by the trial; after 16 there is time for 256 or for 32 more.
 
-    All 48 would have a shorter warm-up than the first 16 had, and so it stays at 128.
+    Of 48 the warm-up would be shorter than the one that was begun, of 60 it is not.
     """
     monkeypatch.setattr("train._trial", lambda *_: 1 / 128)
     monkeypatch.setattr("train._seconds_for_steps", lambda *_: 1.0)
-    monkeypatch.setattr("train.Clock.tick", lambda clock, step: seconds)
+    monkeypatch.setattr("train._typical_step", lambda times: seconds)
     short = [flag for flag in FLAGS if not flag.startswith("--steps")]
     argv = ["--corpus", str(corpus), *short, "--optimizer=adamw", "--minutes=1"]
     run = tmp_path / "run"
-    with signals_at({10: (signal.SIGINT,), 20: (signal.SIGINT,)}):
+    with signals_at({4: (signal.SIGINT,), 24: (signal.SIGINT,)}):
         assert train.main([*argv, "--out", str(run)]) == 130
         assert train.main(["--resume", str(run)]) == 130
     assert load_state(run)[0]["steps"] == steps
@@ -158,9 +158,25 @@ def test_minutes_are_planned_anew_by_the_first_steps(
     other = tmp_path / "other"
     argv[-1] = f"--steps={steps}"
     assert train.main([*argv, "--out", str(other)]) == 0
-    name = "model.safetensors"
-    assert (run / name).read_bytes() == (other / name).read_bytes()
-    assert load_state(run)[0]["step"] == load_state(other)[0]["step"] == steps
+    ended, alike = (load_state(folder)[0] for folder in (run, other))
+    assert ended["step"] == alike["step"] == steps
+    for name, weights in alike["state"]["averaged"].items():
+        assert torch.equal(ended["state"]["averaged"][name], weights)
+
+
+def test_a_pause_is_no_slow_step() -> None:
+    done = [0, 5, 6, 7, 107, 108]  # two steps with kernels to make; then a pause
+    assert train._typical_step(done) == 1
+
+
+def test_bf16_without_hardware_is_doubted_once_more(
+    stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precision = load_state(stopped)[0]["state"]["precision"]
+    monkeypatch.setattr("model.hardware.hardware_precisions", lambda _: ("fp32",))
+    assert train.main(["--resume", str(stopped)]) == 0
+    doubted = "cpu is not known to multiply bf16" in capsys.readouterr().err
+    assert doubted == (precision == "bf16")
 
 
 def test_a_device_that_is_not_here_is_named(

@@ -21,6 +21,7 @@ from sealing import change_config
 import translate
 from explain.translator import Translator
 from model import export
+from model.card import corpus_name
 from model.checkpoint import sha256
 from model.export import export_hub_folder
 
@@ -67,6 +68,9 @@ def test_corpora_of_one_name_and_of_a_hub(tiny_run: Path, tmp_path: Path) -> Non
     config = json.loads((tmp_path / "shared/config.json").read_text("utf-8"))
     named = {"x.tsv": "1", "x.tsv (2)": "2", "hub:ann/pairs/en-ja": "3"}
     assert config["corpora"] == named
+    # A folder of that name is not the embedded corpus, however often it is shared.
+    assert corpus_name("/ann/starter") == corpus_name("./starter") == "./starter"
+    assert corpus_name("starter") == "starter"
 
 
 def test_an_export_for_ctranslate2_keeps_paths_to_itself(
@@ -114,6 +118,7 @@ def test_the_card(tiny_run: Path, shared: Path) -> None:
     [
         ({"learned_from": ["starter"]}, "mit"),
         ({"learned_from": ["starter", "/ann/x.tsv"]}, "other"),
+        ({"learned_from": ["/ann/starter"]}, "other"),
         # An older one names all that it read, or nothing.
         ({"corpora": {"starter:a.tsv": "0", "starter:b.tsv": "0"}}, "mit"),
         ({"corpora": {"starter:a.tsv": "0", "/ann/dev.tsv": "0"}}, "other"),
@@ -127,6 +132,20 @@ def test_the_licence_is_that_of_all_that_was_learned(
     change_config(run, **{"corpora": None, "learned_from": None} | config)
     export_hub_folder(run, tmp_path / "shared")
     assert ModelCard.load(tmp_path / "shared" / "README.md").data.license == licence
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("learned_from", "x.tsv"), ("learned_from", [1]), ("started_from", 5)],
+)
+def test_a_config_of_other_kinds_is_refused(
+    field: str, value: object, tiny_run: Path, tmp_path: Path, capsys: Said
+) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    change_config(run, **{field: value})
+    assert translate.main(["--model", str(run), BIRD]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "config.json names no " in line
 
 
 def test_a_licence_of_its_own(tiny_run: Path, tmp_path: Path) -> None:

@@ -372,6 +372,14 @@ def test_fine_tuning_starts_from_a_shared_model(
     assert "Started from: hub:me/tiny, which learned from\n  tiny.tsv.\n" in card
 
 
+def test_columns_are_no_part_of_what_was_learned_from(tmp_path: Path) -> None:
+    rows = "".join(f'{{"a": "{a}", "b": "{b}"}}\n' for a, b in pairs())
+    write_file(tmp_path, "c.jsonl", rows)
+    run = _train(f"{tmp_path}/c.jsonl:a,b", tmp_path / "run", "--steps=1")
+    config = json.loads((run / "config.json").read_text("utf-8"))
+    assert config["learned_from"] == list(config["corpora"]) == [f"{tmp_path}/c.jsonl"]
+
+
 def test_the_words_of_a_run_that_lists_none_are_not_known(
     tiny_run: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
