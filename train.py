@@ -39,7 +39,7 @@ from data.tokenizer import PADDING, Side, Tokenizer
 from explain.glossary import write_glossary
 from explain.starter import starter_report
 from explain.translator import Translator
-from model.card import corpus_name
+from model.card import Figures, run_card
 from model.checkpoint import (
     MOST_BYTES,
     OLDER,
@@ -84,6 +84,13 @@ from model.memory import release_freed_memory, tune_memory
 from model.metrics import append_metrics, cut_metrics, sync_metrics
 from model.presets import PRESETS, PresetName, Shape
 from model.resume import check_corpora, check_unchanged, what_differs
+from model.schedule import (
+    TRIAL_STEPS,
+    UNTIMED_STEPS,
+    Schedule,
+    seconds_for_steps,
+    typical_step,
+)
 from model.search import TorchEngine
 from model.training import (
     Diverged,
@@ -94,11 +101,6 @@ from model.training import (
 from model.transformer import Transformer
 
 DEV_TRANSLATED, SAMPLES = 500, 3
-UNTIMED_STEPS, TRIAL_STEPS = 2, 8
-"""Of a trial: the first steps pay for buffers and kernels."""
-RESERVED, MOST_RESERVED = (0.08, 12), 0.1
-"""For saves, validations and the end: a share of --minutes and seconds besides, but no
-larger share than the last."""
 MOST = 10**9
 """Of steps, epochs or minutes."""
 SAVE_SECONDS = 60.0
@@ -182,11 +184,9 @@ class Training:
     arguments: Arguments
     material: Material
     state: TrainingState
-    steps: int
+    schedule: Schedule
     began: float
     """When it would have begun, by `time.perf_counter`, had it not been interrupted."""
-    minutes: float | None = None
-    """What its steps are to fit into, until their number is settled (`_plan_again`)."""
     started_from: str = ""
     """The name of the run whose weights a new training starts with, if any."""
     best: dict[str, Any] = field(default_factory=dict)
@@ -270,14 +270,14 @@ def _check_device(arguments: Arguments) -> None:
 def _run(training: Training) -> int:
     """Run what is left of a training, and return the exit code."""
     first, before = training.processes.is_first, training.state.step
-    training.bar = tqdm(total=training.steps, initial=before, unit="step",
+    training.bar = tqdm(total=training.schedule.steps, initial=before, unit="step",
                         dynamic_ncols=True, disable=not first)  # fmt: skip
     with training.bar, stop_request() as stop:
         finished = _train(training, stop)
     if not first:
         return 0 if finished else INTERRUPTED
     if not finished:
-        done = f"{training.state.step:,} of {training.steps:,} steps"
+        done = f"{training.state.step:,} of {training.schedule.steps:,} steps"
         print(
             f"Stopped after {done}. To go on: python train.py --resume "
             f"{quote(str(training.folder))}"
@@ -373,7 +373,8 @@ def _begin(
     torch.manual_seed(arguments.seed)
     state = TrainingState(model, arguments.recipe, precision, processes)
     minutes, _ = _length(arguments)
-    training = Training(arguments, material, state, steps, began, minutes, started_from)
+    schedule = _schedule(arguments, steps, minutes)
+    training = Training(arguments, material, state, schedule, began, started_from)
     if beside is not None:
         training.made_of = _made_of(arguments, material, model.config)
         _make_folder(training, argv, beside)
@@ -467,9 +468,9 @@ def _go_on(arguments: Arguments, held: ExitStack, processes: Processes) -> Train
     state = TrainingState(model, arguments.recipe, precision, processes)
     state.load_state_dict(saved["state"])
     began = time.perf_counter() - saved["seconds"]
-    training = Training(arguments, material, state, saved["steps"], began)
+    schedule = _schedule(arguments, saved["steps"], saved.get("minutes"))
+    training = Training(arguments, material, state, schedule, began)
     training.best, training.made_of = saved["best"], made_of
-    training.minutes = saved.get("minutes")
     if processes.is_first:
         if differs := what_differs(config, _versions()):
             print(differs)
@@ -598,7 +599,7 @@ def _plan(
         }
     precision = min(candidates, key=lambda candidate: seconds[candidate])
     if minutes is not None:
-        left = processes.from_first(_seconds_for_steps(minutes, began))
+        left = processes.from_first(seconds_for_steps(minutes, began))
         steps = int(left / seconds[precision])
         if steps < 1:
             raise ValueError(
@@ -618,63 +619,40 @@ def _length(arguments: Arguments) -> tuple[float | None, int]:
     return arguments.minutes, arguments.steps or 0
 
 
+def _schedule(arguments: Arguments, steps: int, minutes: float | None) -> Schedule:
+    warmup = arguments.recipe.warmup
+    return Schedule(steps, arguments.validations, warmup, minutes)
+
+
 def _plan_again(training: Training, times: list[float]) -> None:
     """Once in a training of some minutes, fit its steps to what is left of these.
 
-    times is when this process's steps were done. Until the warm-up ends the learning
-    rate is the same for any number of steps whose third is no shorter than it, so that
-    each step stays the one that as many --steps make. (Where far fewer fit than were
-    planned, an early validation is left out.)
+    times is when this process's steps were done; now one more is.
     """
-    if training.minutes is None:
+    schedule, step = training.schedule, training.state.step
+    if schedule.minutes is None:
         return
     times.append(time.perf_counter())
-    step, steps = training.state.step, training.steps
-    warmup = training.arguments.recipe.warmup
-    first = min(_milestones(training))
-    enough = len(times) >= UNTIMED_STEPS + TRIAL_STEPS
-    if step < min(warmup, first // 2) or not enough:
+    if not schedule.is_due(step, len(times)):
         return
-    left = _seconds_for_steps(training.minutes, training.began)
-    fit = training.processes.from_first(step + left // _typical_step(times))
-    training.minutes = None
-    if step <= warmup and step < first and steps >= 3 * warmup:
-        training.steps = training.bar.total = max(int(fit), 3 * warmup)
+    left = seconds_for_steps(schedule.minutes, training.began)
+    fit = training.processes.from_first(step + left // typical_step(times))
+    before = schedule.steps
+    schedule.settle(step, int(fit))
+    training.bar.total = schedule.steps
     if not training.processes.is_first:
         return
-    if training.steps != steps:
-        training.bar.write(f"{training.steps:,} steps, by the time that they take")
+    if schedule.steps != before:
+        training.bar.write(f"{schedule.steps:,} steps, by the time that they take")
     _save(training)  # else a training that is resumed would be planned once more
     _note_steps(training)
-
-
-def _typical_step(times: Sequence[float]) -> float:
-    """Return the seconds of a step, from when steps were done; a pause tells nothing.
-
-    The first ones pay for buffers and kernels.
-    """
-    return float(np.median(np.diff(times[UNTIMED_STEPS - 1 :])))
 
 
 def _note_steps(training: Training) -> None:
     """Let config.json name as many steps as are planned."""
     config = read_config(training.folder)
-    if config["steps"] != training.steps:
-        write_config(training.folder, config | {"steps": training.steps})
-
-
-def _milestones(training: Training) -> set[int]:
-    """Return the steps after which a training is validated."""
-    steps, count = training.steps, training.arguments.validations
-    return {max(1, round(steps * part / count)) for part in range(1, count + 1)}
-
-
-def _seconds_for_steps(minutes: float, began: float) -> float:
-    """Return how many of the minutes' seconds are left for steps."""
-    share, seconds_besides = RESERVED
-    whole = minutes * 60
-    reserved = min(share * whole + seconds_besides, MOST_RESERVED * whole)
-    return whole - reserved - (time.perf_counter() - began)
+    if config["steps"] != training.schedule.steps:
+        write_config(training.folder, config | {"steps": training.schedule.steps})
 
 
 def _precisions(arguments: Arguments, processes: Processes) -> Sequence[Precision]:
@@ -725,11 +703,11 @@ def _train(training: Training, stop: Stop) -> bool:
     budget, seed = arguments.recipe.batch_tokens, arguments.seed
     order = epochs(training.material.train, budget, seed, first_step=state.step)
     pace, saved, times = Pace(), time.perf_counter(), list[float]()
-    while state.step < training.steps:
+    while state.step < training.schedule.steps:
         epoch, rows = next(order)
         batch = _batch(arguments, training.material, rows, state.step)
         try:
-            loss = _step(state, batch, training.steps)
+            loss = _step(state, batch, training.schedule.steps)
         except Diverged as error:
             texts = training.material.pairs[rows[:3]]["source"]
             raise Diverged(
@@ -740,14 +718,14 @@ def _train(training: Training, stop: Stop) -> bool:
         if training.processes.is_first:
             pace.tokens += batch.target_tokens
             _report(training, epoch, loss, pace)
-            validated = state.step in _milestones(training)
+            validated = state.step in training.schedule.milestones()
             if validated:
                 _validate(training)
             late = time.perf_counter() - saved > SAVE_SECONDS
             if validated or late or asked:
                 _save(training)
                 saved, pace = time.perf_counter(), Pace()
-        if asked and state.step < training.steps:
+        if asked and state.step < training.schedule.steps:
             return False
     if training.processes.is_first:
         _score_test(training)
@@ -765,7 +743,7 @@ class Pace:
 
 def _report(training: Training, epoch: int, loss: float, pace: Pace) -> None:
     """Move the bar; now and then say and record how it goes."""
-    step, steps = training.state.step, training.steps
+    step, steps = training.state.step, training.schedule.steps
     training.bar.update()
     if step % LOG_STEPS and step < steps:
         return
@@ -858,8 +836,8 @@ def _save(training: Training) -> None:
         training.folder,
         {
             "step": training.state.step,
-            "steps": training.steps,
-            "minutes": training.minutes,
+            "steps": training.schedule.steps,
+            "minutes": training.schedule.minutes,
             "seconds": time.perf_counter() - training.began,
             "state": training.state.state_dict(),
             "best": training.best,
@@ -882,7 +860,7 @@ def _about(training: Training, argv: list[str]) -> dict[str, Any]:
         "command": join(["python", "train.py", *argv]),
         "argv": argv,
         "seed": arguments.seed,
-        "steps": training.steps,
+        "steps": training.schedule.steps,
         "precision": training.state.precision,
         "recipe": asdict(arguments.recipe),
         "threads": torch.get_num_threads(),
@@ -937,40 +915,24 @@ def _write_page(training: Training, translator: Translator) -> Path:
     return path
 
 
-def _origin(training: Training) -> str:
-    """Return what the card says of the run that a fine-tuned model started from."""
-    # From this run's own file: by now the other run may be gone.
-    init, config = training.arguments.init, read_config(training.folder)
-    if init is None:
-        return ""
-    before = config["learned_from"][len(training.arguments.corpus) :]
-    names = dict.fromkeys(map(corpus_name, before))
-    started_from = printable(config["started_from"] or str(init))
-    corpora = printable(", ".join(names))
-    return f"\n- Started from: {started_from}, which learned from\n  {corpora}."
-
-
 def _write_card(training: Training) -> None:
     """Write the run's README.md: what it is, what it learned from, how good it is."""
-    best, model = training.best, training.state.model
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    source, target = training.languages
-    corpora = ", ".join(map(corpus_name, training.arguments.corpus))
-    text = f"""# {training.folder.name}
-
-A Transformer that translates {source} to {target}, trained with tiny-enja.
-
-- Data: {corpora}; {len(training.material.pairs):,} pairs
-  after cleaning. Their licence is that of the corpora.{_origin(training)}
-- Size: {parameters:,} parameters; vocabularies of {model.config.source_vocabulary:,}
-  and {model.config.target_vocabulary:,} tokens.
-- Training: {training.steps:,} steps in {training.state.precision}; the weights are
-  those of step {best["step"]:,}, averaged.
-- On dev ({min(len(training.material.dev), DEV_TRANSLATED):,} sentences, greedy): chrF
-  {best["chrf"]:.1f}, BLEU {best["bleu"]:.1f} ({best["signatures"]}).
-
-    python translate.py --model {quote(str(training.folder))} "{ARTICLE[source]}"
-"""
+    figures = Figures(
+        pairs=len(training.material.pairs),
+        parameters=sum(p.numel() for p in training.state.model.parameters()),
+        dev_sentences=min(len(training.material.dev), DEV_TRANSLATED),
+        step=training.best["step"],
+        chrf=training.best["chrf"],
+        bleu=training.best["bleu"],
+        signatures=training.best["signatures"],
+    )
+    # From this run's own file: by now the run that it started from may be gone.
+    config, init = read_config(training.folder), training.arguments.init
+    if init is not None and not config["started_from"]:
+        config["started_from"] = str(init)
+    corpora = training.arguments.corpus
+    sentence = ARTICLE[training.languages[0]]
+    text = run_card(training.folder, config, corpora, figures, sentence)
     path = training.folder / "README.md"
     write_atomically(path, lambda to: to.write_text(text, "utf-8"))
 

@@ -1,15 +1,78 @@
 """The model card of a shared model: what it is, learned from and scores."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from model.checkpoint import RunError
+from model.command import printable
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a card says of a training in numbers."""
+
+    pairs: int
+    parameters: int
+    dev_sentences: int
+    """How many were translated for the scores."""
+    step: int
+    """Whose weights are the best."""
+    chrf: float
+    bleu: float
+    signatures: str
+
 
 _SCORES = {"chrf": "chrF", "bleu": "BLEU"}
 _OURS = "trained with tiny-enja"
+
+
+def run_card(
+    run: Path,
+    config: Mapping[str, Any],
+    corpora: Sequence[str],
+    figures: Figures,
+    sentence: str,
+) -> str:
+    """Return the README.md that a training writes into its run, whose config this is.
+
+    corpora are those of this training alone; a fine-tuned model has learned from others
+    before. sentence is one to try it with.
+    """
+    source, target = config["languages"]
+    shape = config["model"]
+    sources, targets = shape["source_vocabulary"], shape["target_vocabulary"]
+    return f"""# {run.name}
+
+A Transformer that translates {source} to {target}, {_OURS}.
+
+- Data: {", ".join(map(corpus_name, corpora))}; {figures.pairs:,} pairs
+  after cleaning. Their licence is that of the corpora.{_origin(config, corpora)}
+- Size: {figures.parameters:,} parameters; vocabularies of {sources:,}
+  and {targets:,} tokens.
+- Training: {config["steps"]:,} steps in {config["precision"]}; the weights are
+  those of step {figures.step:,}, averaged.
+- On dev ({figures.dev_sentences:,} sentences, greedy): chrF
+  {figures.chrf:.1f}, BLEU {figures.bleu:.1f} ({figures.signatures}).
+
+    python translate.py --model {quote(str(run))} "{sentence}"
+"""
+
+
+def _origin(config: Mapping[str, Any], corpora: Sequence[str]) -> str:
+    """Return what a card says of the run that a fine-tuned model started from."""
+    started_from = config["started_from"]
+    if not started_from:
+        return ""
+    before = config["learned_from"][len(corpora) :]
+    names = ", ".join(dict.fromkeys(map(corpus_name, before)))
+    return (
+        f"\n- Started from: {printable(started_from)}, which learned from\n"
+        f"  {printable(names)}."
+    )
 
 
 def model_card(

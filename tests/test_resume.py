@@ -143,8 +143,8 @@ def test_minutes_are_planned_anew_by_the_first_steps(
     Of 48 the warm-up would be shorter than the one that was begun, of 60 it is not.
     """
     monkeypatch.setattr("train._trial", lambda *_: 1 / 128)
-    monkeypatch.setattr("train._seconds_for_steps", lambda *_: 1.0)
-    monkeypatch.setattr("train._typical_step", lambda times: seconds)
+    monkeypatch.setattr("train.seconds_for_steps", lambda *_: 1.0)
+    monkeypatch.setattr("train.typical_step", lambda times: seconds)
     short = [flag for flag in FLAGS if not flag.startswith("--steps")]
     argv = ["--corpus", str(corpus), *short, "--optimizer=adamw", "--minutes=1"]
     run = tmp_path / "run"
@@ -152,7 +152,7 @@ def test_minutes_are_planned_anew_by_the_first_steps(
         assert train.main([*argv, "--out", str(run)]) == 130
         assert train.main(["--resume", str(run)]) == 130
     assert load_state(run)[0]["steps"] == steps
-    monkeypatch.setattr("train._seconds_for_steps", lambda *_: 600.0)  # it is settled
+    monkeypatch.setattr("train.seconds_for_steps", lambda *_: 600.0)  # it is settled
     assert train.main(["--resume", str(run)]) == 0
     assert json.loads((run / "config.json").read_text("utf-8"))["steps"] == steps
     other = tmp_path / "other"
@@ -162,11 +162,6 @@ def test_minutes_are_planned_anew_by_the_first_steps(
     assert ended["step"] == alike["step"] == steps
     for name, weights in alike["state"]["averaged"].items():
         assert torch.equal(ended["state"]["averaged"][name], weights)
-
-
-def test_a_pause_is_no_slow_step() -> None:
-    done = [0, 5, 6, 7, 107, 108]  # two steps with kernels to make; then a pause
-    assert train._typical_step(done) == 1
 
 
 def test_bf16_without_hardware_is_doubted_once_more(

@@ -452,16 +452,6 @@ def test_the_faster_precision_is_chosen(
     assert config["precision"] == faster
 
 
-@pytest.mark.parametrize(("minutes", "reserved"), [(1, 6), (10, 60), (60, 300)])
-def test_minutes_keep_some_seconds_for_all_but_steps(
-    minutes: int, reserved: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """8% and 12 seconds, but a tenth at most; and what has passed already."""
-    monkeypatch.setattr("train.time.perf_counter", lambda: 130.0)
-    left = train._seconds_for_steps(minutes, began=100.0)
-    assert left == pytest.approx(60 * minutes - reserved - 30)
-
-
 @pytest.mark.parametrize(
     ("argv", "preset", "width", "vocabulary", "optimizer", "length"),
     [
