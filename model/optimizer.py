@@ -21,17 +21,43 @@ def orthogonalise(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tens
 
     All singular values become about 1 (0.7 to 1.2), for which bf16 is exact enough.
     """
-    a, b, c = _COEFFICIENTS
     x = matrices.to(dtype)
     tall = x.shape[1] > x.shape[2]
     if tall:
         x = x.transpose(1, 2)
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    # In bf16 some of X X^T's eigenvalues may be below 0, where the iteration diverges.
+    is_exact, is_wide = dtype != torch.bfloat16, 2 * x.shape[2] > 3 * x.shape[1]
+    x = _iterated_on_gram(x) if is_exact and is_wide else _iterated(x)
+    return x.transpose(1, 2) if tall else x
+
+
+def _iterated(x: Tensor) -> Tensor:
+    """Return x, (M, R, C), after the iterations, (a I + b X X^T + c (X X^T)^2) X."""
+    a, b, c = _COEFFICIENTS
     for _ in range(_ITERATIONS):
         gram = x @ x.transpose(1, 2)
         update = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, update, x, beta=a)
-    return x.transpose(1, 2) if tall else x
+    return x
+
+
+def _iterated_on_gram(x: Tensor) -> Tensor:
+    """Return x, (M, R, C), after the same iterations, of which X X^T knows enough.
+
+    Each multiplies X by a polynomial of X X^T, and all of these commute, so that their
+    product, (M, R, R), is multiplied with X once: for C = 4 R this takes 50 R^3
+    multiplications in place of 90 R^3.
+    """
+    a, b, c = _COEFFICIENTS
+    gram = whole = x @ x.transpose(1, 2)
+    for iteration in range(_ITERATIONS):
+        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor.diagonal(dim1=1, dim2=2).add_(a)
+        whole = factor @ whole if iteration else factor
+        if iteration < _ITERATIONS - 1:
+            gram = factor @ gram @ factor
+    return whole @ x
 
 
 class Muon(torch.optim.Optimizer):

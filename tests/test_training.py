@@ -189,6 +189,23 @@ def test_orthogonalise_gives_singular_values_near_one(
     assert (orthogonalise(torch.zeros(1, 4, 4)) == 0).all()
 
 
+@pytest.mark.parametrize("shape", [(20, 20), (20, 29), (20, 31), (60, 20)])
+@pytest.mark.parametrize("lowest", [1e-6, 1.0])
+def test_orthogonalise_puts_singular_values_through_its_polynomial(
+    shape: tuple[int, int], lowest: float
+) -> None:
+    """As the numbers by themselves, also of a matrix that is nearly of a low rank."""
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randn(shape, generator=generator, dtype=torch.float64)
+    U, _, Vh = torch.linalg.svd(random, full_matrices=False)
+    values = torch.logspace(math.log10(lowest), 0, 20, dtype=torch.float64)
+    made = orthogonalise((U * values @ Vh)[None].float(), torch.float32)[0]
+    values /= values.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
+    torch.testing.assert_close(made.double(), U * values @ Vh, rtol=0, atol=5e-4)
+
+
 @pytest.mark.parametrize("device", ["cpu", "mps", "cuda"])
 def test_bf16_is_left_alone_where_no_hardware_multiplies_it(
     device: str, monkeypatch: pytest.MonkeyPatch
@@ -293,9 +310,9 @@ def test_a_step_by_hand() -> None:
         assert loss == pytest.approx(expected.item(), abs=1e-5)
         assert state.step == step
     for mine, other in zip(state.model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-4)
+        torch.testing.assert_close(mine, other, rtol=0, atol=5e-4)
     for mine, other in zip(state.averaged.parameters(), average, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-4)
+        torch.testing.assert_close(mine, other, rtol=0, atol=5e-4)
     assert not state.averaged.training and state.model.training
 
 
