@@ -120,7 +120,8 @@ class Arguments:
 
     corpus: tuple[str, ...] = (STARTER,)
     """What to learn from, mixed: starter, FILE.tsv, two files FILE.en,FILE.ja, or
-    tables: FILE.jsonl, .csv or .parquet, a folder of them, or hub:OWNER/NAME/CONFIG."""
+    tables: FILE.jsonl, .csv or .parquet, a folder of .jsonl or .parquet, or
+    hub:OWNER/NAME/CONFIG."""
     columns: tuple[str, str] = COLUMNS
     """The English and the Japanese column of tables; one may have its own, as in
     FILE.csv:english,japanese. Those inside `translation` are found too."""
@@ -558,6 +559,7 @@ def _prepare(arguments: Arguments, tokenizers_from: Path | None) -> Material:
         vocabulary=arguments.shape.vocabulary,
         max_length=max_length,
         seed=arguments.seed,
+        say=print,
         tokenizers=tokenizers,
         columns=arguments.columns,
         bars=sys.stderr.isatty(),

@@ -134,6 +134,7 @@ def _main() -> int:
         vocabulary=shape.vocabulary,
         max_length=shape.max_length,
         seed=1,
+        say=print,
     )
     torch.manual_seed(1)
     model = TorchTransformer(shape.config(len(material.source), len(material.target)))

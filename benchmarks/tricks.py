@@ -190,7 +190,7 @@ def _main() -> int:
     shape = PRESETS["tiny"].shape
     material = prepare(
         [arguments.corpus], None, None, reverse=False, vocabulary=shape.vocabulary,
-        max_length=shape.max_length, seed=1,
+        max_length=shape.max_length, seed=1, say=print,
     )  # fmt: skip
     fastest = hardware_precisions("cpu")[-1]
     everything, worst = _row("every trick on", material, arguments, fastest), 0.0

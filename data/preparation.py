@@ -153,8 +153,8 @@ def prepare(
     vocabulary: int,
     max_length: int,
     seed: int,
+    say: Say,
     tokenizers: tuple[Tokenizer, Tokenizer] | None = None,
-    say: Say = print,
     columns: tuple[str, str] = COLUMNS,
     bars: bool = False,
 ) -> Material:
