@@ -132,6 +132,7 @@ OFF: dict[str, dict[str, object]] = {
         "data.batching.COLUMNS": 1,
         "data.batching.FEWEST_COLUMNS": 1,
         "model.packing.ROUND": 1,
+        "model.packing.LITTLE": 1,
     },
     "one row of numbers for a pass's dropout": {
         "model.layers.dropout_mask": mask_of_its_own,

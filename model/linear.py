@@ -39,6 +39,16 @@ def linear(
     return F.relu(result, inplace=True) if relu else result
 
 
+def has_kernels_by_shape(dtype: torch.dtype) -> bool:
+    """Tell whether products in a dtype have a kernel for each shape, made at its first.
+
+    oneDNN's have, and a few shapes that recur save it much; MKL has one for all.
+    """
+    if dtype == torch.float32:
+        return _onednn(dtype) is not None
+    return dtype == torch.bfloat16
+
+
 @functools.cache
 def _onednn(dtype: torch.dtype) -> Any:
     """Return oneDNN's linear map, or None where this torch has none for a dtype."""

@@ -22,12 +22,15 @@ def batch_loss(
     source is (B, S), target_in and target_out are (B, T).
     """
     padding = model.config.padding_id
-    packings = Packing.of(source != padding), Packing.of(target_out != padding)
+    weight = model.target_embedding.weight
+    packings = (
+        Packing.of(source != padding, weight.dtype),
+        Packing.of(target_out != padding, weight.dtype),
+    )
     memory = model.encode(source, packing=packings[0])
     mask = model.source_mask(source)
     hidden = model.decode(target_in, memory, mask, packings=packings)  # (N, D)
     truth, real = packings[1].pack(target_out), len(packings[1].cells)
-    weight = model.target_embedding.weight
     return linear_cross_entropy(hidden, weight, truth, real, label_smoothing)
 
 

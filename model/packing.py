@@ -3,8 +3,8 @@
 All of a layer but its attention treats each token alone. So a training, and a search
 that reads many tokens, run it on a stream of them, (N, D), which is laid out as
 sentences, (B, T, D), only where tokens look at each other. No padding is multiplied;
-and the stream's length is rounded up, so that the same few shapes recur and a
-processor's matrix kernels, which are made anew for each new shape, are found ready.
+and where a processor's matrix kernels are made anew for each new shape, the stream's
+length is rounded up, so that the same few shapes recur and kernels are found ready.
 """
 
 from dataclasses import dataclass, field
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-ROUND = 128
+from model.linear import has_kernels_by_shape
+
+ROUND, LITTLE = 128, 8
 """A stream's length is a multiple of this; its last rows, one at least, are filled up.
-"""
+The second is for products without kernels by shape, of which 8 rows fill a vector."""
 PLACES, APART = 8_192, 8
 """A dropout mask begins at one of so many places, so many numbers apart."""
 
@@ -45,12 +47,16 @@ class Packing:
     """`head_moves`, for each number of parts and heads."""
 
     @classmethod
-    def of(cls, real: Tensor) -> "Packing":
-        """Return the packing of sentences whose real tokens are marked in (B, T)."""
+    def of(cls, real: Tensor, dtype: torch.dtype = torch.bfloat16) -> "Packing":
+        """Return the packing of sentences whose real tokens are marked in (B, T).
+
+        dtype is that of the stream which it is for, and decides how long that is.
+        """
         B, T = real.shape
         cells = real.flatten().nonzero()[:, 0]
         tokens = len(cells)
-        N = (tokens // ROUND + 1) * ROUND
+        multiple = ROUND if has_kernels_by_shape(dtype) else LITTLE
+        N = (tokens // multiple + 1) * multiple
         rows = cells.new_full((B * T,), N - 1)
         rows[cells] = torch.arange(tokens, device=real.device)
         filled = cells.new_zeros(N)

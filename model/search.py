@@ -30,6 +30,7 @@ from model.engine import (
     threads_for,
     usual_size,
 )
+from model.linear import has_kernels_by_shape
 from model.threads import compute_apart
 from model.transformer import Transformer
 
@@ -70,6 +71,10 @@ class TorchEngine:
     def config(self) -> ModelConfig:
         return self.model.config
 
+    @property
+    def _sizes_recur(self) -> bool:
+        return has_kernels_by_shape(self.searched.positions.dtype)
+
     def translate(
         self,
         sources: Sequence[Sequence[int]],
@@ -85,7 +90,8 @@ class TorchEngine:
 
         on_cpu = self.model.positions.device.type == "cpu"
         threads = threads_for(len(sources), torch.get_num_threads() if on_cpu else 1)
-        cut = batches([len(ids) for ids in sources], beam, threads, usual=True)
+        lengths = [len(ids) for ids in sources]
+        cut = batches(lengths, beam, threads, usual=self._sizes_recur)
         return in_order(cut, compute_apart(search_rows, cut, threads, stop))
 
     def _search(
@@ -99,7 +105,8 @@ class TorchEngine:
         longest, padding = max(map(len, sources)), self.config.padding_id
         rows = [[*ids, *[padding] * (longest - len(ids))] for ids in sources]
         ids = torch.tensor(rows, device=self.model.positions.device)
-        return search(self.searched, ids, beam, length_penalty, max_steps, stop)
+        recur = self._sizes_recur
+        return search(self.searched, ids, beam, length_penalty, max_steps, stop, recur)
 
 
 @torch.inference_mode()
@@ -110,13 +117,15 @@ def search(
     length_penalty: float = 1.0,
     max_steps: int | None = None,
     stop: Event | None = None,
+    usual: bool = True,
 ) -> list[list[Hypothesis]]:
     """Return each sentence's hypotheses, best first, at most `beam` of them.
 
     source_ids is (B, S), padded, each row closed by the end mark. max_steps caps the
     tokens of a hypothesis; without it the model's own limit does. The model is to be in
-    eval mode. Once `stop` is set, what has been found by then is returned. Raises
-    `ValueError` for a beam or a cap below 1.
+    eval mode. Once `stop` is set, what has been found by then is returned. With `usual`
+    the batch is always of a usual size, which some fill up. Raises `ValueError` for a
+    beam or a cap below 1.
     """
     for name, value in (("beam", beam), ("max_steps", max_steps)):
         if value is not None and value < 1:
@@ -127,7 +136,9 @@ def search(
         _Sentence(model.config.end_id, beam, length_penalty)
         for _ in range(len(source_ids))
     ]
-    batch, source_ids = _filled_up(found, source_ids)  # of a usual size
+    batch = found
+    if usual:
+        batch, source_ids = _filled_up(found, source_ids)
     cache = model.start(source_ids, beam)
     tokens = torch.full((len(batch) * beam,), model.config.start_id, device=device)
     texts = tokens.new_empty(len(tokens), 0)
@@ -144,7 +155,7 @@ def search(
         stopped = stop is not None and stop.is_set()
         if stopped or step == cap or all(sentence.done for sentence in batch):
             break
-        staying = _staying(batch)
+        staying = _staying(batch, usual)
         kept = torch.tensor(staying, device=device)
         if len(staying) < len(batch):
             batch = [batch[row] for row in staying]
@@ -173,12 +184,15 @@ def _filled_up(
     return sentences + done, torch.cat([source_ids, source_ids[-1:].expand(more, -1)])
 
 
-def _staying(batch: Sequence["_Sentence"]) -> list[int]:
+def _staying(batch: Sequence["_Sentence"], usual: bool) -> list[int]:
     """Return the places of the sentences that stay in the batch.
 
-    A done one stays as well until enough are done for a smaller batch of a usual size.
+    With `usual` a done one stays as well until enough are done for a smaller batch of a
+    usual size.
     """
     going = [place for place, sentence in enumerate(batch) if not sentence.done]
+    if not usual:
+        return going
     done = [place for place, sentence in enumerate(batch) if sentence.done]
     size = usual_size(len(going), up=True)
     return sorted(going + done[: size - len(going)])

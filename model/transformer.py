@@ -125,7 +125,7 @@ class Transformer(nn.Module):
         B, S = source_ids.shape
         mask, packing = self.source_mask(source_ids), None
         if B * S >= _FEW_TOKENS:
-            packing = Packing.of(mask[:, 0, 0])
+            packing = Packing.of(mask[:, 0, 0], self.positions.dtype)
         memory = self.encode(source_ids, packing=packing)
         room = (VECTOR, B * beam, self.config.width)
         fp32, columns = torch.float32, VECTOR if B * beam >= _FEW_HYPOTHESES else 1
@@ -263,7 +263,7 @@ class Cache:
         return moved
 
 
-# Fewer are encoded with their padding: to round their number up would cost more.
+# Fewer are encoded with their padding: to pack them could cost more.
 _FEW_TOKENS = 4 * ROUND
 # With fewer hypotheses, short rows of scores are no slower than the filling up.
 _FEW_HYPOTHESES = 16

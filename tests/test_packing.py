@@ -28,6 +28,19 @@ def test_by_hand() -> None:
     assert packing.unpack(stream)[:, :, 0].tolist() == [[1, 2, -5], [3, -5, -5]]
 
 
+@pytest.mark.parametrize(
+    ("by_shape", "tokens", "rows"),
+    [(True, 7, 128), (True, 128, 256), (False, 7, 8), (False, 8, 16)],
+)
+def test_the_streams_length(
+    by_shape: bool, tokens: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels that are made for each shape are to be few; one row at least is free."""
+    monkeypatch.setattr("model.packing.has_kernels_by_shape", lambda _: by_shape)
+    packing = Packing.of(torch.ones(1, tokens, dtype=torch.bool))
+    assert packing.N == rows
+
+
 @given(LENGTHS, st.integers(0, 3))
 def test_packing_is_boolean_indexing(lengths: list[int], extra: int) -> None:
     real = _real(lengths, extra)

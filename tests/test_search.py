@@ -28,7 +28,7 @@ from model.search import (
     _staying,
     search,
 )
-from model.transformer import Transformer
+from model.transformer import Cache, Transformer
 
 PADDING, START, END, A, B = 0, 1, 2, 3, 4
 SOURCE = torch.tensor([[A, END]])
@@ -475,9 +475,32 @@ def test_done_sentences_stay_until_a_smaller_size_is_reached(
     sentences = [_Sentence(END, beam=1, length_penalty=1.0) for _ in range(99)]
     for sentence in sentences[: 99 - going]:
         sentence.add([5, END], -1.0, place=0)
-    staying = _staying(sentences)
+    staying = _staying(sentences, usual=True)
     assert len(staying) == size
     assert staying == [*range(size - going), *range(99 - going, 99)]
+    assert _staying(sentences, usual=False) == [*range(99 - going, 99)]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_sizes_are_the_usual_ones_where_kernels_are_made_for_them(
+    model: Transformer, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 11 sentences 12 are searched, and without such kernels 11."""
+    generator = torch.Generator().manual_seed(5)
+    sources = [[*_ids(length, generator), END] for length in [2, 5, 3] * 3 + [1, 4]]
+    found, sizes = [], []
+    start = model.start
+
+    def watched(source_ids: Tensor, beam: int) -> Cache:
+        sizes.append(len(source_ids))
+        return start(source_ids, beam)
+
+    monkeypatch.setattr(model, "start", watched)
+    for usual in (True, False):
+        monkeypatch.setattr("model.search.has_kernels_by_shape", lambda _, x=usual: x)
+        ranked = TorchEngine.of(model).translate(sources, beam, max_steps=6)
+        found.append([[one.ids for one in some] for some in ranked])
+    assert found[0] == found[1] and sizes == [12, 11]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from model.attention import VECTOR, MultiHeadAttention, Trace
 from model.config import ModelConfig
 from model.layers import FeedForward, dropout_mask, sinusoidal_positions
-from model.linear import FEWEST_ROWS, _onednn, linear
+from model.linear import FEWEST_ROWS, _onednn, has_kernels_by_shape, linear
 from model.packing import Packing
 from model.transformer import Transformer
 
@@ -330,6 +330,9 @@ def test_onednns_product_in_fp32_is_for_avx512(
         pytest.skip("elsewhere torch's own is as good")
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
     assert (_onednn.__wrapped__(torch.float32) is not None) == used
+    monkeypatch.setattr("model.linear._onednn", _onednn.__wrapped__)
+    assert has_kernels_by_shape(torch.float32) == used
+    assert has_kernels_by_shape(torch.bfloat16)  # oneDNN's wherever they are computed
 
 
 @pytest.mark.parametrize("rows", [1, FEWEST_ROWS])
