@@ -38,7 +38,7 @@ def test_the_streams_length(
     """Kernels that are made for each shape are to be few; one row at least is free."""
     monkeypatch.setattr("model.packing.has_kernels_by_shape", lambda _: by_shape)
     packing = Packing.of(torch.ones(1, tokens, dtype=torch.bool))
-    assert packing.N == rows
+    assert len(packing.position) == rows
 
 
 @given(LENGTHS, st.integers(0, 3))
