@@ -44,12 +44,12 @@ from model.checkpoint import (
     MOST_BYTES,
     OLDER,
     RunError,
-    check_is_run,
     drop_latest_state,
     load_model,
     load_state,
     model_config,
     read_config,
+    refuse_export,
     save_config,
     save_state,
     save_weights,
@@ -81,7 +81,12 @@ from model.hardware import doubt
 from model.hub import local_folder
 from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
-from model.metrics import append_metrics, cut_metrics, sync_metrics
+from model.metrics import (
+    append_metrics,
+    cut_metrics,
+    end_is_recorded,
+    sync_metrics,
+)
 from model.presets import PRESETS, PresetName, Shape
 from model.resume import check_corpora, check_unchanged, what_differs
 from model.schedule import (
@@ -168,7 +173,7 @@ class Arguments:
                 "most"
             )
         if not 0 <= self.seed < 2**63:
-            raise ValueError(f"--seed {self.seed}: give a whole number from 0 up")
+            raise ValueError(f"--seed {self.seed}: give 0 to 2^63 - 1")
         if self.validations < 1:
             raise ValueError(f"--validations {self.validations}: give 1 or more")
         if self.init is None:
@@ -229,6 +234,7 @@ def _main(argv: list[str], began: float) -> int:
     arguments = parse_arguments(argv)
     resumed = arguments.resume
     if resumed is not None:
+        _check_is_here(resumed)
         if sum(word.startswith("--") for word in argv) > 1:
             raise ValueError("--resume takes no other flag: the run keeps its own")
         saved = _saved_arguments(read_config(resumed), resumed)
@@ -252,6 +258,16 @@ def _main(argv: list[str], began: float) -> int:
         release_freed_memory()
         with _failed_writes_explained(training.folder):
             return _run(training)
+
+
+def _check_is_here(run: Path) -> None:
+    """Raise `ValueError` where another machine has the run that this process is of."""
+    is_first = os.environ.get("RANK", "0") == "0"
+    if not is_first and not (run / "config.json").is_file():
+        raise ValueError(
+            f"{run} is not on this machine: put the run directory where every machine "
+            "sees it"
+        )
 
 
 def _check_device(arguments: Arguments) -> None:
@@ -341,8 +357,9 @@ def _was_begun(folder: Path, argv: list[str]) -> bool:
 
 
 def _is_finished(folder: Path) -> bool:
-    """Tell whether a run has its page, which a training writes last."""
-    return (folder / "attention.html").is_file()
+    """Tell whether a run has all that a training writes at its end, its page last."""
+    there = all((folder / name).is_file() for name in ("README.md", "attention.html"))
+    return there and end_is_recorded(folder)
 
 
 def _begin(
@@ -370,11 +387,9 @@ def _begin(
     with processes.in_turn():  # what the first has prepared is there for the others
         material = _prepare(arguments, arguments.init)
     model = _new_model(arguments, material)
-    precision, steps = _plan(arguments, material, model, began, processes)
+    precision, schedule = _plan(arguments, material, model, began, processes)
     torch.manual_seed(arguments.seed)
     state = TrainingState(model, arguments.recipe, precision, processes)
-    minutes, _ = _length(arguments)
-    schedule = _schedule(arguments, steps, minutes)
     training = Training(arguments, material, state, schedule, began, started_from)
     if beside is not None:
         training.made_of = _made_of(arguments, material, model.config)
@@ -389,7 +404,7 @@ def _check_init(before: Path, direction: str, argv: list[str]) -> None:
         if flag in given:
             raise ValueError(f"--init keeps that run's shape: leave out {flag}")
     config = read_config(before)
-    check_is_run(before, config)
+    refuse_export(before, config)
     found = "-".join(config["languages"])
     if found != direction:
         raise ValueError(f"{before} translates {found}: give --direction {found}")
@@ -411,11 +426,6 @@ def _make_folder(training: Training, argv: list[str], beside: Path) -> None:
     training.arguments = arguments
 
 
-def _has_words(run: Path | None) -> bool:
-    """Tell whether a run lists the words that it has seen; no run has seen none."""
-    return run is None or (run / "source_words.txt").is_file()
-
-
 def _write_words(arguments: Arguments, material: Material, folder: Path) -> None:
     """Write which English words were seen, and what the known Japanese ones mean.
 
@@ -425,10 +435,11 @@ def _write_words(arguments: Arguments, material: Material, folder: Path) -> None
     the corpus.
     """
     before = arguments.init
-    if arguments.direction == "en-ja" and _has_words(before):
+    seen = before and before / "source_words.txt"
+    if arguments.direction == "en-ja" and (seen is None or seen.is_file()):
         words = set(material.source_words)
-        if before is not None:
-            words.update(read_file(before / "source_words.txt"))
+        if seen is not None:
+            words.update(read_file(seen))
         text = "".join(f"{word}\n" for word in sorted(words)).encode()
         if len(text) <= MOST_BYTES["source_words.txt"]:
             (folder / "source_words.txt").write_bytes(text)
@@ -446,18 +457,15 @@ def _go_on(arguments: Arguments, held: ExitStack, processes: Processes) -> Train
     Nothing is written before it is clear that the training can go on.
     """
     folder = arguments.out
-    if not processes.is_first and not (folder / "config.json").is_file():
-        raise ValueError(
-            f"{folder} is not on this machine: put the run directory where every "
-            "machine sees it"
-        )
+    _check_is_here(folder)
     config = read_config(folder)
     if processes.is_first:
         held.callback(lock_run(folder).release)
     saved, is_previous = load_state(folder)
     if _is_finished(folder):
         raise ValueError(f"{folder} is finished: nothing is left to do")
-    check_corpora(folder, config, _corpus_hashes(arguments))
+    sources = [*arguments.corpus, arguments.dev, arguments.test]
+    check_corpora(folder, config, corpus_hashes(sources))
     with processes.in_turn():
         material = _prepare(arguments, folder)
     shape = model_config(config, folder / "config.json")
@@ -581,8 +589,8 @@ def _plan(
     model: Transformer,
     began: float,
     processes: Processes,
-) -> tuple[Precision, int]:
-    """Choose the precision and the number of steps, by a trial where that is asked.
+) -> tuple[Precision, Schedule]:
+    """Choose the precision and how many steps there are, by a trial if asked.
 
     Raises `ValueError` where no time is left for a step.
     """
@@ -609,7 +617,7 @@ def _plan(
                 "(most of what was prepared is kept), or give --minutes more"
             )
     print(f"{steps:,} steps in {precision}")
-    return precision, steps
+    return precision, _schedule(arguments, steps, minutes)
 
 
 def _length(arguments: Arguments) -> tuple[float | None, int]:
@@ -626,28 +634,27 @@ def _schedule(arguments: Arguments, steps: int, minutes: float | None) -> Schedu
     return Schedule(steps, arguments.validations, warmup, minutes)
 
 
-def _plan_again(training: Training, times: list[float]) -> None:
+def _plan_again(training: Training, times: list[float]) -> bool:
     """Once in a training of some minutes, fit its steps to what is left of these.
 
-    times is when this process's steps were done; now one more is.
+    times is when this process's steps were done; now one more is. Returns whether they
+    were planned, which is to be saved: else a training that is resumed would do it
+    again.
     """
     schedule, step = training.schedule, training.state.step
     if schedule.minutes is None:
-        return
+        return False
     times.append(time.perf_counter())
     if not schedule.is_due(step, len(times)):
-        return
+        return False
     left = seconds_for_steps(schedule.minutes, training.began)
     fit = training.processes.from_first(step + left // typical_step(times))
     before = schedule.steps
     schedule.settle(step, int(fit))
     training.bar.total = schedule.steps
-    if not training.processes.is_first:
-        return
-    if schedule.steps != before:
+    if training.processes.is_first and schedule.steps != before:
         training.bar.write(f"{schedule.steps:,} steps, by the time that they take")
-    _save(training)  # else a training that is resumed would be planned once more
-    _note_steps(training)
+    return True
 
 
 def _note_steps(training: Training) -> None:
@@ -715,7 +722,7 @@ def _train(training: Training, stop: Stop) -> bool:
             raise Diverged(
                 f"{error}, or look at the sentences of its batch, which begins {texts}"
             ) from None
-        _plan_again(training, times)
+        planned = _plan_again(training, times)
         asked = training.processes.total(stop.asked) > 0
         if training.processes.is_first:
             pace.tokens += batch.target_tokens
@@ -724,8 +731,9 @@ def _train(training: Training, stop: Stop) -> bool:
             if validated:
                 _validate(training)
             late = time.perf_counter() - saved > SAVE_SECONDS
-            if validated or late or asked:
+            if validated or late or asked or planned:
                 _save(training)
+                _note_steps(training)
                 saved, pace = time.perf_counter(), Pace()
         if asked and state.step < training.schedule.steps:
             return False
@@ -878,12 +886,6 @@ def _versions() -> dict[str, str]:
     packages = ("torch", "numpy", "sentencepiece", "datasets", "sacrebleu",
                 "safetensors")  # fmt: skip
     return {name: version(name) for name in packages}
-
-
-def _corpus_hashes(arguments: Arguments) -> dict[str, str]:
-    """Return what tells whether a corpus has changed, by file."""
-    names = [*arguments.corpus, arguments.dev, arguments.test]
-    return corpus_hashes(name for name in names if name)
 
 
 def _finish(training: Training) -> None:

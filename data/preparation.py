@@ -103,8 +103,7 @@ class _Sources:
     seed: int
 
     def hashes(self) -> dict[str, str]:
-        names = [*self.corpora, self.dev, self.test]
-        return corpus_hashes(name for name in names if name)
+        return corpus_hashes([*self.corpora, self.dev, self.test])
 
     def pairs(self, name: str) -> Iterator[Pair]:
         return read_pairs(name, self.reverse, self.columns)
@@ -127,7 +126,7 @@ class _Texts:
     kept_out: list[Pair] = field(default_factory=list)
 
 
-def corpus_hashes(names: Iterable[str]) -> dict[str, str]:
+def corpus_hashes(names: Iterable[str | None]) -> dict[str, str]:
     """Return what tells whether corpora have changed: the SHA-256 of their files.
 
     Of a Hub set it is the fingerprint that it has there. The starter corpus's files are
@@ -135,7 +134,7 @@ def corpus_hashes(names: Iterable[str]) -> dict[str, str]:
     corpus cannot be read.
     """
     found: dict[str, str] = {}
-    for name in names:
+    for name in filter(None, names):
         if name == STARTER:
             folder = Path(data.starter.__file__).parent
             hashes = corpus.file_hashes(sorted(folder.glob("*.tsv")))

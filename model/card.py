@@ -81,14 +81,15 @@ def model_card(
     """Return the README.md of a run that is shared under a name.
 
     It is the run's own, under the front matter that the Hugging Face Hub reads. Raises
-    `RunError` where there is none, since a training writes it at its end.
+    `RunError` where that is missing, or is another.
     """
     path = run / "README.md"
     text = path.read_text("utf-8") if path.is_file() else ""
     if _OURS not in text:
         raise RunError(
-            f"{path} is missing, which training writes at its end: go on with `python "
-            f"train.py --resume {quote(str(run))}`"
+            f"{path} is not the one that training writes at its end: delete it, if "
+            f"there is one, and let `python train.py --resume {quote(str(run))}` write "
+            "it"
         )
     about, _, command = text.partition("\n")[2].rpartition("\n    python translate.py ")
     use = _USE.format(name=name, sentence=command.partition('"')[2].rpartition('"')[0])

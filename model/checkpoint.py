@@ -200,7 +200,7 @@ def _all_corpora(corpora: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(names)) or ["corpora that it does not name"]
 
 
-def check_is_run(run: Path, config: Mapping[str, Any]) -> None:
+def refuse_export(run: Path, config: Mapping[str, Any]) -> None:
     """Raise `RunError` where a folder holds an export, without the run's weights."""
     if "exported" in config:
         raise RunError(f"{run} is an export for CTranslate2: name the run it is of")
@@ -287,7 +287,7 @@ def _load_model(run: Path, config: Mapping[str, Any]) -> "Transformer":
 
     from model.transformer import Transformer
 
-    check_is_run(run, config)
+    refuse_export(run, config)
     shape = model_config(config, run / _CONFIG)
     path = run / _WEIGHTS
     if not _is_there(path):

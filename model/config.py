@@ -60,7 +60,8 @@ class ModelConfig:
             raise ValueError(f"dropout is {self.dropout}: give a number from 0 to 0.99")
         special = (self.padding_id, self.start_id, self.end_id)
         smallest = min(self.source_vocabulary, self.target_vocabulary)
-        if len(set(special)) < 3 or not all(0 <= token < smallest for token in special):
+        fit = all(type(token) is int and 0 <= token < smallest for token in special)
+        if len(set(special)) < 3 or not fit:
             raise ValueError(
                 f"padding, start and end ids are {special}: give three different ids "
                 f"below the smaller vocabulary, {smallest}"

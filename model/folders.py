@@ -3,8 +3,8 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -53,7 +53,9 @@ def folder_beside(folder: Path, held: ExitStack) -> Path:
 
     What trainings that were killed have left there is removed.
     """
+    made = [parent for parent in folder.parents if not parent.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
+    held.callback(_remove_empty, made)
     for left, lock in _left_beside(folder):
         shutil.rmtree(left)
         lock.release()
@@ -62,6 +64,13 @@ def folder_beside(folder: Path, held: ExitStack) -> Path:
     held.callback(shutil.rmtree, beside, ignore_errors=True)
     held.callback(lock_run(beside).release)
     return beside
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, each in the next, from the first on as far as they are empty."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def bring_back(folder: Path) -> None:

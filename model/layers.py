@@ -83,12 +83,7 @@ class EncoderLayer(nn.Module):
         packing: Packing | None = None,
     ) -> Tensor:
         """x is (B, S, D), or packed (N, D), as is the result; mask is (B, 1, 1, S)."""
-        inner = trace.scope("self_attention")
-        normalised = self.self_attention_norm(x)
-        inner.keep(x=x, normalised=normalised)
-        q, k, v = self.self_attention.project(normalised, packing)
-        attended = self.self_attention.attend(q, k, v, mask, inner, packing)
-        x = add_dropped(x, attended, self, packing)
+        x = _first_block(self, x, mask, trace, packing)
         return _last_block(self, x, trace, packing)
 
 
@@ -119,12 +114,7 @@ class DecoderLayer(nn.Module):
         x is (B, T, D), or packed (N, D), as is the result; self_mask is (T, T), memory
         the keys and values of the encoder's output, memory_mask (B, 1, 1, S).
         """
-        inner = trace.scope("self_attention")
-        normalised = self.self_attention_norm(x)
-        inner.keep(x=x, normalised=normalised)
-        q, k, v = self.self_attention.project(normalised, packing)
-        attended = self.self_attention.attend(q, k, v, self_mask, inner, packing)
-        x = add_dropped(x, attended, self, packing)
+        x = _first_block(self, x, self_mask, trace, packing)
         return self.after_self_attention(x, memory, memory_mask, trace, packing)
 
     def after_self_attention(
@@ -143,6 +133,22 @@ class DecoderLayer(nn.Module):
         attended = self.cross_attention.attend(q, *memory, memory_mask, inner, packing)
         x = add_dropped(x, attended, self, packing)
         return _last_block(self, x, trace, packing)
+
+
+def _first_block(
+    layer: EncoderLayer | DecoderLayer,
+    x: Tensor,
+    mask: Tensor | None,
+    trace: Trace,
+    packing: Packing | None,
+) -> Tensor:
+    """Run a layer's self-attention, the same in both; x is (B, T, D) or (N, D)."""
+    inner = trace.scope("self_attention")
+    normalised = layer.self_attention_norm(x)
+    inner.keep(x=x, normalised=normalised)
+    q, k, v = layer.self_attention.project(normalised, packing)
+    attended = layer.self_attention.attend(q, k, v, mask, inner, packing)
+    return add_dropped(x, attended, layer, packing)
 
 
 def _last_block(

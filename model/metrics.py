@@ -22,6 +22,16 @@ def sync_metrics(run: Path) -> None:
         sync(run / _NAME)
 
 
+def end_is_recorded(run: Path) -> bool:
+    """Tell whether the end of the training was recorded, and nothing after it."""
+    path = run / _NAME
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    try:
+        return bool(lines) and json.loads(lines[-1]).get("event") == "finished"
+    except (ValueError, AttributeError):  # half a line, after a crash
+        return False
+
+
 def cut_metrics(run: Path, step: int) -> None:
     """Forget what was recorded after a step, and at the end: it is done again."""
     path = run / _NAME

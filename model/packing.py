@@ -68,11 +68,6 @@ class Packing:
         stream: Tensor = _Pack.apply(padded, self)  # type: ignore[no-untyped-call]
         return stream
 
-    def unpack(self, stream: Tensor) -> Tensor:
-        """Return the cells, (B, T, …), of a stream, (N, …); padding is its last row."""
-        padded: Tensor = _Unpack.apply(stream, self)  # type: ignore[no-untyped-call]
-        return padded
-
     def dropout_mask(self, x: Tensor, probability: float) -> Tensor:
         """Return what to multiply x, (N, D), with: 0 for some, 1/(1 - p) for the rest.
 
@@ -126,10 +121,6 @@ def draw_mask(numbers: Tensor, probability: float) -> Tensor:
     return torch.mul(kept, 1 / keep, out=numbers)
 
 
-def _pack(padded: Tensor, packing: Packing) -> Tensor:
-    return _chosen(padded.flatten(0, 1), packing.cells, packing.N)
-
-
 def _chosen(rows: Tensor, places: Tensor, size: int) -> Tensor:
     """Return rows[places], filled up with zeros to (size, …)."""
     n = len(places)
@@ -151,22 +142,11 @@ class _Pack(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, padded: Tensor, packing: Packing) -> Tensor:
         ctx.packing = packing
-        return _pack(padded, packing)
+        return _chosen(padded.flatten(0, 1), packing.cells, packing.N)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return _unpack(gradients[0], ctx.packing), None
-
-
-class _Unpack(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, stream: Tensor, packing: Packing) -> Tensor:
-        ctx.packing = packing
-        return _unpack(stream, packing)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _pack(gradients[0], ctx.packing), None
 
 
 class _UnpackHeads(torch.autograd.Function):

@@ -33,7 +33,8 @@ class Schedule:
     def is_due(self, step: int, timed: int) -> bool:
         """Tell whether it is time to `settle`: after a step, where so many were timed.
 
-        That is at the end of the warm-up, or half way to the first validation.
+        That is at the end of the warm-up, or half way to the first validation, once
+        as many were timed as in a trial.
         """
         soon = min(self.warmup, min(self.milestones()) // 2)
         enough = timed >= UNTIMED_STEPS + TRIAL_STEPS

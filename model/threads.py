@@ -16,12 +16,13 @@ R = TypeVar("R")
 def compute_apart(
     compute: Callable[[T], R], asked: Sequence[T], threads: int, stop: Event
 ) -> list[R]:
-    """Return what compute returns for each one asked, by so many threads on a CPU.
+    """Return what compute returns for each one asked, by several threads on a CPU.
 
     Where operations are small, as those of a search, processors that wait for each
     other after every one take longer than each does over work of its own. Ends once all
     threads have: `stop` is set where one fails, which is then raised, and after a
-    Ctrl-C. A single thread is the caller's own, with all processors.
+    Ctrl-C. There are as many as processors, or as asked for where these are more; a
+    single one is the caller's own, with all processors.
     """
     if threads == 1:
         return [compute(one) for one in asked]

@@ -52,8 +52,8 @@ class Recipe:
                 raise ValueError(f"{name} is {getattr(self, name)}: give 0 to 0.999")
         if self.accumulate < 1:
             raise ValueError(f"accumulate is {self.accumulate}: give 1 or more")
-        if self.warmup < 0 or self.weight_decay < 0:
-            raise ValueError("warmup and weight_decay cannot be negative")
+        if self.warmup < 0 or not 0 <= self.weight_decay < math.inf:
+            raise ValueError("warmup and weight_decay are numbers from 0 up")
 
     def learning_rate_at(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 1, of `steps` in all."""

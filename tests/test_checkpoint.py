@@ -138,7 +138,8 @@ def test_a_config_with_other_content_is_refused(
         ("width", 33), ("heads", 3), ("heads", 0), ("encoder_layers", 10**6),
         ("feed_forward", None), ("max_length", 10**9), ("source_vocabulary", 10**12),
         ("target_vocabulary", 2), ("dropout", 1.0), ("dropout", "x"), ("end_id", 1),
-        ("padding_id", -1), ("end_id", 10**6), ("unheard_of", 1),
+        ("padding_id", -1), ("end_id", 10**6), ("end_id", 2.0), ("start_id", True),
+        ("padding_id", 0.5), ("unheard_of", 1),
     ],
 )  # fmt: skip
 def test_a_shape_that_makes_no_model_is_refused(

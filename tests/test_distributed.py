@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.distributed import joined_processes
+from model.distributed import ProcessLost, joined_processes, lost_process
 
 ROOT = Path(__file__).parent.parent
 
@@ -75,6 +75,21 @@ def test_a_process_without_a_gpu(
         joined_processes("cuda"),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("said", "lost"),
+    [
+        ("[gloo/transport/tcp/pair.cc:547] Connection closed by peer", True),
+        ("NCCL communicator was aborted on rank 1.", True),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_a_process_that_is_lost_is_said_in_one_line(said: str, lost: bool) -> None:
+    kind = ProcessLost if lost else RuntimeError
+    with pytest.raises(kind) as raised, lost_process():
+        raise RuntimeError(said)
+    assert ("another process of this training has ended" in str(raised.value)) == lost
 
 
 @pytest.mark.parametrize("device", ["mps", "cuda:1"])

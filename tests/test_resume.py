@@ -164,6 +164,39 @@ def test_minutes_are_planned_anew_by_the_first_steps(
         assert torch.equal(ended["state"]["averaged"][name], weights)
 
 
+def test_a_kill_after_the_second_plan_loses_no_record(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("train._trial", lambda *_: 1 / 64)
+    monkeypatch.setattr("train.seconds_for_steps", lambda *_: 1.0)
+    monkeypatch.setattr("train.typical_step", lambda times: 1 / 64)
+    monkeypatch.setattr("train.LOG_STEPS", 1)
+    run, save = tmp_path / "run", train._save
+    short = [flag for flag in FLAGS if not flag.startswith("--steps")]
+    argv = ["--corpus", str(corpus), *short, "--minutes=1", "--out", str(run)]
+
+    def killed(training: train.Training) -> None:
+        save(training)
+        if training.state.step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("train._save", killed)
+    assert train.main(argv) == 130
+    step = load_state(run)[0]["step"]
+    monkeypatch.setattr("train._save", save)
+    assert train.main(["--resume", str(run)]) == 0
+    losses = [line["step"] for line in _metrics(run) if "loss" in line]
+    assert losses == list(range(1, losses[-1] + 1)) and 1 < step < losses[-1]
+
+
+def test_a_run_that_is_on_another_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    line = _refused(["--resume", str(tmp_path / "run")], capsys)
+    assert f"{tmp_path / 'run'} is not on this machine: put" in line
+
+
 def test_bf16_without_hardware_is_doubted_once_more(
     stopped: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,10 +296,18 @@ def test_what_cannot_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert str(corpus) in _refused(["--resume", str(run)], capsys)
     assert _content(run) == before
     corpus.write_bytes(original)
+    for name in ("README.md", "attention.html"):  # a page of another sentence, say
+        (run / name).write_text("Not the end of a training.\n", "utf-8")
     assert train.main(["--resume", str(run)]) == 0
+    before = _content(run)
+    (run / "README.md").unlink()
+    assert train.main(["--resume", str(run)]) == 0
+    for name in ("README.md", "model.safetensors"):
+        assert _content(run)[name] == before[name]
     before = _content(run)
     line = _refused(["--resume", str(run)], capsys)
     assert f"{run} is finished: nothing is left to do" in line
+    assert _content(run) == before
     for name in ("training_state.pt", "training_state.previous.pt"):
         (run / name).unlink()
     assert "no training to go on with" in _refused(["--resume", str(run)], capsys)

@@ -159,7 +159,7 @@ def test_a_licence_of_its_own(tiny_run: Path, tmp_path: Path) -> None:
     [
         (["none", "--out", "o"], "no model in none: train one"),
         (["run", "--out", "run"], "run is there already: give another --out"),
-        (["young", "--out", "o"], "young/README.md is missing, which training writes"),
+        (["young", "--out", "o"], "young/README.md is not the one that training"),
         (["shared", "--out", "o"], "shared/metrics.jsonl is missing: share the run"),
         (["run", "--out", "o", "--license", "my own"], "--license my own: give an id"),
         (["run", "--out", "o", "--quantization", "int8"], "--quantization goes with"),

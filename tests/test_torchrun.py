@@ -76,16 +76,17 @@ def test_two_processes_are_stopped_and_go_on_bit_for_bit(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_death_is_said_and_torchrun_goes_on_from_the_last_save(
+def test_torchrun_goes_on_from_the_last_save_after_a_death(
     corpus: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     argv = ["--corpus", str(corpus), *FLAGS, "--out", str(run)]
     script = _dying(tmp_path, argv, "SIGKILL")
     ran = torchrun(2, "--max-restarts=1", script)
-    said = [line for line in ran.stderr.splitlines() if line.startswith("train.py: ")]
-    assert len(said) <= 1 and all("another process" in line for line in said)
     assert ran.returncode == 0, ran.stderr
+    # The process that is left may be ended before it says that the other one is gone.
+    said = [line for line in ran.stderr.splitlines() if line.startswith("train.py: ")]
+    assert all("another process" in line for line in said)
     assert _losses(run)[-1][0] == STEPS
     # One process alone goes on from what two saved, and it is the same training.
     other = tmp_path / "other"

@@ -110,14 +110,14 @@ def test_broken_corpora(
         (["--steps", "9" * 400], "must be more than 0 and 1,000,000,000 at most"),
         (["--steps"], "Missing value for argument '--steps'"),
         (["--epochs", "2"], "give one of --steps, --epochs and --minutes"),
-        (["--seed", "-1"], "--seed -1: give a whole number from 0 up"),
+        (["--seed", "-1"], "--seed -1: give 0 to 2^63 - 1"),
         (["--seed", str(2**64)], "--seed"),
         (["--validations", "0"], "--validations 0: give 1 or more"),
         (["--device", "abacus"], "--device abacus is not usable here"),
         (["--device", "meta"], "--device meta is not usable here"),
         (["--device", "cuda:99"], "--device cuda:99 is not usable here"),
         (["--learning-rate", "0"], "learning_rate is 0.0: give more than 0"),
-        (["--warmup", "-1"], "warmup and weight_decay cannot be negative"),
+        (["--warmup", "-1"], "warmup and weight_decay are numbers from 0 up"),
         (["--dropout", "1"], "dropout is 1.0: give a number from 0"),
         (["--vocabulary", "9"], "vocabulary is 9: give 260 to 1,000,000"),
         (["--vocabulary", "3000000000"], "vocabulary is 3000000000: give 260 to"),
@@ -506,6 +506,12 @@ def test_the_dev_loss_is_the_mean_over_all_tokens(
         logits = model(whole.source, whole.target_in).flatten(0, 1)
     mean = F.cross_entropy(logits, whole.target_out.flatten(), ignore_index=0)
     assert train.dev_loss(model, some) == pytest.approx(mean.item(), rel=1e-5)
+
+
+def test_what_fails_leaves_no_folder(tmp_path: Path, capsys: Said) -> None:
+    out = tmp_path / "new" / "folder" / "run"
+    corpus = str(tmp_path / "none.tsv")
+    refused(train.main, ["--corpus", corpus, "--out", out], capsys, tmp_path)
 
 
 def test_three_pairs_train(tmp_path: Path, capsys: Said) -> None:

@@ -382,7 +382,7 @@ def test_nor_does_a_gradient_that_is_no_number() -> None:
     ("field", "value"),
     [("batch_tokens", 0), ("learning_rate", 0.0), ("learning_rate", math.nan),
      ("gradient_clip", -1.0), ("label_smoothing", 1.0), ("average", 1.0),
-     ("warmup", -1), ("weight_decay", -0.1)],
+     ("warmup", -1), ("weight_decay", -0.1), ("weight_decay", math.nan)],
 )  # fmt: skip
 def test_impossible_recipes_are_refused(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=field):
