@@ -139,7 +139,8 @@ class Arguments:
     overwrite: bool = False
     """Replace the run directory if there is one."""
     preset: PresetName = "tiny"
-    """What to start from: tiny (for starter), small (for others) or base (an hour)."""
+    """What to start from: tiny (for starter), small (for others), mini (for them on a
+    slow processor) or base (an hour)."""
     direction: Literal["en-ja", "ja-en"] = "en-ja"
     """en-ja: the first column is the source. ja-en: the second is."""
     steps: int | None = None
@@ -617,6 +618,9 @@ def _plan(
                 "(most of what was prepared is kept), or give --minutes more"
             )
     print(f"{steps:,} steps in {precision}")
+    preset = PRESETS[arguments.preset]
+    if minutes and steps < preset.few_steps and arguments.shape == preset.shape:
+        print("So few teach a smaller model more: --preset mini")
     return precision, _schedule(arguments, steps, minutes)
 
 

@@ -54,7 +54,7 @@ class Arguments:
     on."""
     out: Path
     """The file of their translations, one a line."""
-    preset: Literal["tiny", "small", "base"] = "small"
+    preset: Literal["tiny", "mini", "small", "base"] = "small"
     """Whose shape and batch size it has."""
     dropout: float | None = None
     """Other than the preset's."""

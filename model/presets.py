@@ -53,15 +53,23 @@ class Preset:
     recipe: Recipe
     steps: int | None = None
     minutes: float | None = None
+    few_steps: int = 0
+    """Where no more fit into the minutes, `mini` learned more (docs/experiments.md)."""
 
 
-PresetName = Literal["tiny", "small", "base"]
+PresetName = Literal["tiny", "mini", "small", "base"]
 PRESETS: dict[PresetName, Preset] = {
     "tiny": Preset(Shape(encoder_layers=2, vocabulary=2_000), Recipe(), steps=3_000),
+    "mini": Preset(
+        Shape(encoder_layers=3, dropout=0.1),
+        Recipe(optimizer="muon", learning_rate=2e-3),
+        minutes=10,
+    ),
     "small": Preset(
         Shape(width=192, feed_forward=768, encoder_layers=4, dropout=0.1),
         Recipe(optimizer="muon", learning_rate=2e-3),
         minutes=10,
+        few_steps=3_500,
     ),
     "base": Preset(
         Shape(

@@ -458,6 +458,8 @@ def test_the_faster_precision_is_chosen(
         ([], "tiny", 128, 2_000, "adamw", (3_000, None)),
         (["--corpus", "starter", "a.tsv"], "small", 192, 4_000, "muon", (None, 10)),
         (["--corpus", "a.tsv"], "small", 192, 4_000, "muon", (None, 10)),
+        (["--corpus", "a.tsv", "--preset=mini"],
+         "mini", 128, 4_000, "muon", (None, 10)),
         (["--preset", "base"], "base", 256, 8_000, "muon", (None, 60)),
         (["--preset=base", "--width", "64", "--optimizer=adamw"],
          "base", 64, 8_000, "adamw", (None, 60)),
@@ -473,6 +475,27 @@ def test_what_a_preset_stands_for(
     assert arguments.recipe.optimizer == optimizer
     chosen = PRESETS[preset]
     assert (chosen.steps, chosen.minutes) == length
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--minutes=0.5"], True),
+        (["--minutes=0.5", "--width=16"], False),  # a shape of one's own
+        (["--minutes=0.5", "--preset=mini"], False),
+        (["--steps=2"], False),  # which teach a larger model no less
+    ],
+)
+def test_a_smaller_preset_is_named_where_few_steps_fit(
+    flags: list[str], named: bool, tiny_corpus: Path, tmp_path: Path, capsys: Said,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("train._trial", lambda *_: 10.0)
+    out = tmp_path / "run"
+    argv = ["--corpus", str(tiny_corpus), "--precision=fp32", *flags, "--out", str(out)]
+    assert train.main(argv) == 0
+    said = capsys.readouterr().out
+    assert ("So few teach a smaller model more: --preset mini" in said) == named
 
 
 @pytest.mark.parametrize(("scores", "step"), [((50, 10), 3), ((10, 50), 6)])
