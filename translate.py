@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ from data.text import ArrivingLines, read_lines
 from explain.kinds import Kind
 from explain.translator import EngineName, Translation, Translator
 from model.checkpoint import replacing, write_atomically
-from model.command import check_device, parse, printable, run
+from model.command import Expendable, check_device, parse, printable, run
 from model.engine import Hypothesis, Precision
 from model.memory import tune_memory
 from model.serving import check_ctranslate2
@@ -99,10 +99,12 @@ class Arguments:
             raise ValueError(f"--beam {self.beam}: give a whole number from 1 up")
         if self.beam > MOST_HYPOTHESES:
             raise ValueError(f"--beam {self.beam}: give {MOST_HYPOTHESES:,} at most")
-        if not 1 <= self.n_best <= self.beam:
+        if self.n_best < 1:
+            raise ValueError(f"--n-best {self.n_best}: give a whole number from 1 up")
+        if self.n_best > self.beam:
             raise ValueError(
                 f"--n-best {self.n_best} needs a beam at least as wide: add --beam "
-                f"{max(self.n_best, 1)}"
+                f"{self.n_best}"
             )
         if self.consensus and self.beam < FEWEST_TO_AGREE:
             raise ValueError("--consensus compares hypotheses: add --beam 16")
@@ -209,6 +211,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Arguments) -> None:
     tune_memory()
+    with ExitStack() as held:
+        if arguments.output or arguments.attention:
+            # Files are written to their end, whoever reads what is printed besides.
+            output = Expendable(sys.stdout)
+            held.callback(output.flush)
+            held.enter_context(redirect_stdout(output))
+        _run(arguments)
+
+
+def _run(arguments: Arguments) -> None:
     translator = Translator.load(
         arguments.model, arguments.device, arguments.engine, arguments.precision
     )

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 
 def run(main: Callable[[], object], program: str) -> int:
@@ -38,4 +39,6 @@ def run(main: Callable[[], object], program: str) -> int:
 def _say(message: str) -> None:
     """Print a line on stderr, its controls and escapes as what they are written as."""
     shown = (c if c.isprintable() else ascii(c)[1:-1] for c in message)
-    print("".join(shown), file=sys.stderr)
+    if sys.stderr is not None:  # it is where it is closed
+        with suppress(OSError):
+            print("".join(shown), file=sys.stderr)

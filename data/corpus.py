@@ -299,7 +299,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             if header is not values:
                 yield reader.line_num, dict(zip(header, values, strict=True))
     except csv.Error as error:
-        raise TextError(f"{path}, line {reader.line_num}: {error}") from None
+        raise TextError(
+            f"{path}, line {reader.line_num}: {error}; mend its quotes"
+        ) from None
 
 
 def _rows(name: str, load: Callable[[], Any]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -241,7 +241,9 @@ def _train_pairs(sources: _Sources, texts: _Texts, say: Say) -> Path:
         said, held = [str(cleaning)], rows[:0]
         if not len(rows):
             names = ", ".join(sources.corpora)
-            raise TextError(f"no pair of {names} is fit for training: {cleaning}")
+            raise TextError(
+                f"no pair of {names} is fit for training: {cleaning}; give others"
+            )
         if files and not sources.dev:
             rows, held = _hold_out(examined, rows, texts, sources.seed, said)
         for name, chosen in (("train", rows), ("held_out", held)):
@@ -355,7 +357,7 @@ def _encode(
         rows = np.flatnonzero(longest <= max_length)
         if not len(rows):
             raise TextError(
-                f"all sentences are over {max_length} tokens: raise --max-length "
+                f"all pairs have {max_length} tokens or more: raise --max-length "
                 "(with --init it is that run's: give shorter ones)"
             )
         EncodedPairs(

@@ -149,9 +149,10 @@ def train_tokenizer(
 
 def _line(text: str | Sequence[str], side: Side) -> str:
     """Return a text as the trainer reads it."""
-    joined = text if isinstance(text, str) else _BOUNDARY.join(text)
     if isinstance(text, str):
-        joined = joined.replace(_BOUNDARY, "")
+        joined = text.replace(_BOUNDARY, "")
+    else:
+        joined = _BOUNDARY.join(text)
     # The trainer takes a line end for the end of a text.
     joined = joined.replace("\n", " ").replace("\r", " ").replace("\0", " ")
     return normalise(joined) if side == "source" else joined

@@ -6,6 +6,7 @@ The JSON format, version 1, is described in docs/attention-file.md.
 import io
 import json
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -184,6 +185,9 @@ _UNREADABLE = (
     OverflowError,
     RecursionError,
     RuntimeError,
+    SyntaxError,
+    TypeError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -270,6 +274,8 @@ def _check_arrays(path: Path) -> None:
         if sum(entry.file_size for entry in entries) > _MOST_UNPACKED:
             raise TraceError("larger unpacked than any trace: not read")
         for entry in entries:
+            if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                raise TraceError(f"{entry.filename} is compressed in no known way")
             with archive.open(entry) as file:
                 if np.lib.format.read_magic(file) != (1, 0):
                     raise TraceError(f"{entry.filename} is of no known kind")

@@ -30,7 +30,8 @@ def read_glossary(path: Path) -> dict[str, Entry]:
         columns = line.split("\t")
         if len(columns) != 3:
             raise TextError(
-                f"{path}, line {number}: not a word, a reading and a meaning"
+                f"{path}, line {number}: not a word, a reading and a meaning: train "
+                "the model again"
             )
         entries[columns[0]] = Entry(*columns[1:])
     return entries

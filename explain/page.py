@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from data.tokenizer import Tokenizer
-from explain.alignment import Gold
 from explain.glossary import Glossary
+from explain.kinds import KINDS
 from explain.page_data import GoldAlignment, PageEntry, pack
 from explain.probes import candidates, layer_lens, what_if
 from explain.trace import AttentionTrace
 from model.transformer import Transformer
 
-__all__ = ["Gold", "GoldAlignment", "Page", "PageEntry", "candidates", "layer_lens",
+__all__ = ["GoldAlignment", "Page", "PageEntry", "candidates", "layer_lens",
            "make_entry", "render", "what_if"]  # fmt: skip
 
 _FOLDER = Path(__file__).with_name("page")
@@ -45,7 +45,7 @@ _MORE = 400_000
 """Bytes that each further sentence may add."""
 
 
-def render(entries: Sequence[PageEntry], budget: int = BUDGET) -> str:
+def render(entries: Sequence[PageEntry]) -> str:
     """Return the page of some sentences, the first of them open.
 
     What would make the page larger than its budget is left out, and the page names it.
@@ -53,6 +53,9 @@ def render(entries: Sequence[PageEntry], budget: int = BUDGET) -> str:
     """
     if not entries:
         raise ValueError("a page of no sentence: give one trace or more")
+    for kind in KINDS:
+        if not all(entry.trace.layers(kind) for entry in entries):
+            raise ValueError(f"a page shows all kinds of map: this trace has no {kind}")
     style = (_FOLDER / "page.css").read_text("utf-8")
     script = "\n".join((_FOLDER / name).read_text("utf-8") for name in _SCRIPTS)
     labels = json.loads((_FOLDER / "labels.json").read_text("utf-8"))
@@ -64,7 +67,7 @@ def render(entries: Sequence[PageEntry], budget: int = BUDGET) -> str:
         "title": html.escape(" · ".join(e.trace.source.text for e in entries)[:120]),
     }
     size = sum(len(part.encode()) for part in fixed.values()) + 8_000
-    room = budget + (len(entries) - 1) * _MORE - size
+    room = BUDGET + (len(entries) - 1) * _MORE - size
     return _fill({**fixed, "data": _data(pack(entries, room))})
 
 

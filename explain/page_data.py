@@ -21,6 +21,7 @@ from explain.probes import Candidate, Candidates, WhatIf
 from explain.trace import AttentionMap, AttentionTrace, Projections
 from explain.views import default_row
 from explain.words import (
+    MARKS,
     SegmenterMissing,
     Word,
     character_of_bytes,
@@ -399,4 +400,4 @@ def _candidates(row: Sequence[Candidate]) -> list[Any]:
 
 
 def _candidate(token: str) -> Mapping[str, Any]:
-    return _piece(token, 0, mark=token in {"<s>", "</s>", "<unk>", "<pad>"})
+    return _piece(token, 0, mark=token in MARKS)

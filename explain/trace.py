@@ -113,7 +113,8 @@ class AttentionTrace:
     maps: tuple[AttentionMap, ...]
     projections: tuple[Projections, ...] = ()
     states: Mapping[str, Array] = field(default_factory=dict)
-    """Every other intermediate of the pass by its dotted name, not written to files."""
+    """Every intermediate of the pass by its dotted name, also those of the maps. They
+    are not written to files."""
 
     def map(self, kind: Kind, layer: int) -> AttentionMap:
         """Return one map; raises `KeyError` where there is none."""

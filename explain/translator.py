@@ -90,7 +90,7 @@ class Translator:
         shape = loaded.config
         weights, words = folder / "model.safetensors", folder / "source_words.txt"
         return cls(
-            Path(name).name,
+            Path(name).name or folder.resolve().name,
             loaded,
             Tokenizer.load(folder / "source.spm", "source", shape.source_vocabulary),
             Tokenizer.load(folder / "target.spm", "target", shape.target_vocabulary),
@@ -134,7 +134,7 @@ class Translator:
         `model.search`, or with consensus those of `model.consensus`.
         """
         limit = self.engine.config.max_length - 1
-        encoded = [self.source.encode(text) if text.strip() else [] for text in texts]
+        encoded = [self.source.encode(text) for text in texts]
         rows = [row for row, ids in enumerate(encoded) if ids]
         sources = [[*encoded[row][:limit], self.engine.config.end_id] for row in rows]
         hypotheses = self.engine.translate(sources, beam, length_penalty, max_steps)

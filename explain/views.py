@@ -5,7 +5,6 @@ Layers and heads are counted from 1 wherever a person gives or reads them.
 
 import contextlib
 from collections.abc import Sequence
-from typing import get_args
 from unicodedata import east_asian_width
 
 from explain.glossary import Entry, Glossary
@@ -146,9 +145,11 @@ def choose(
     kind. Raises `ValueError` where a layer or a head is in none of them.
     """
     for kind in kinds or ():
-        if kind not in get_args(Kind):
+        if kind not in KINDS:
             raise ValueError(f"no kind of map {kind!r}: give one of {', '.join(KINDS)}")
     maps = [found for found in trace.maps if not kinds or found.kind in kinds]
+    if not maps:
+        raise ValueError(f"this trace has no maps of {', '.join(kinds or KINDS)}")
     layers = max((found.layer + 1 for found in maps), default=0)
     heads = max((len(found.weights) for found in maps), default=0)
     for name, value, most in (("layer", layer, layers), ("head", head, heads)):

@@ -31,25 +31,18 @@ class Word:
     """(index of a token, share of that token's characters that are this word's)."""
 
 
-def source_words(
-    tokens: Sequence[str], punctuation_apart: bool = True, marks: bool = False
-) -> list[Word]:
+def source_words(tokens: Sequence[str], marks: bool = False) -> list[Word]:
     """Return the words of a text in a language that writes spaces.
 
     A comma at the end of a word, and what of . ? ! , closes the text, are words of
-    their own unless `punctuation_apart` is False. `marks` gives `</s>` and its like as
-    words too.
+    their own. `marks` gives `</s>` and its like as words too.
     """
     text = "".join(c.text for c in _characters(tokens))
-    words = text.split()
-    if punctuation_apart:
-        words = split_punctuation(words)
+    words = split_punctuation(text.split())
     return _with_marks(tokens, given_words(tokens, words), marks)
 
 
-def target_words(
-    tokens: Sequence[str], glossary: Collection[str] = (), marks: bool = False
-) -> list[Word]:
+def target_words(tokens: Sequence[str], glossary: Collection[str] = ()) -> list[Word]:
     """Return the words of a Japanese text.
 
     They are the fewest of the glossary's words and punctuation marks that make up the
@@ -63,7 +56,7 @@ def target_words(
         stretches.append(_japanese_words(text, inside, glossary))
         start += len(text)
     words = [word for stretch in stretches for word in stretch]
-    return _with_marks(tokens, given_words(tokens, words), marks)
+    return given_words(tokens, words)
 
 
 def text_words(

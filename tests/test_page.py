@@ -35,7 +35,7 @@ from explain.page import (
 from explain.page_data import exact, rounded, shown
 from explain.probes import WhatIf
 from explain.trace import AttentionTrace, ModelNote, Source, Target, trace_attention
-from explain.views import default_row
+from explain.views import choose, default_row
 from explain.words import SegmenterMissing, source_words, target_words
 from model.config import ModelConfig
 from model.engine import Hypothesis
@@ -1113,6 +1113,15 @@ def test_the_example_is_made_of_todays_page(entry: PageEntry) -> None:
 def test_an_empty_page_is_refused() -> None:
     with pytest.raises(ValueError, match="no sentence"):
         render([])
+
+
+def test_a_trace_without_a_kind_of_map_makes_no_page(entry: PageEntry) -> None:
+    maps = tuple(m for m in entry.trace.maps if m.kind != "encoder_self")
+    without = PageEntry(replace(entry.trace, maps=maps))
+    with pytest.raises(ValueError, match="this trace has no encoder_self"):
+        render([entry, without])
+    with pytest.raises(ValueError, match="no maps of encoder_self"):
+        choose(without.trace, ["encoder_self"])
 
 
 def test_shows_itself_in_a_notebook(open_page: Opened, entry: PageEntry) -> None:

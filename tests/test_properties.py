@@ -199,7 +199,9 @@ def test_any_lines_give_their_n_best(run: int, lines: list[str]) -> None:
     assert list(rows) == [""]
 
 
-@property_of(30, run=RUNS, text=texts(exclude="\n"), target=texts(max_size=12))
+@property_of(
+    30, run=RUNS, text=texts(exclude="\n"), target=texts(exclude="\n", max_size=12)
+)
 def test_any_target_is_scored_or_refused_in_one_line(
     run: int, text: str, target: str
 ) -> None:

@@ -411,13 +411,20 @@ def test_no_payload_in_a_trace_is_run(trace: AttentionTrace, tmp_path: Path) -> 
 
 def _npy(shape: tuple[int, ...], descr: str = "<f4") -> bytes:
     """Return an .npy file that promises more than the zeros that it has."""
-    header = repr({"descr": descr, "fortran_order": False, "shape": shape}).encode()
+    return _headed(repr({"descr": descr, "fortran_order": False, "shape": shape}))
+
+
+def _headed(text: str) -> bytes:
+    """Return an .npy file of a header alone."""
+    header = text.encode()
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header + b"\n"
 
 
 @pytest.mark.parametrize(
     "member", [_npy((10**9,)), _npy((10**15,)), _npy((10**6, 10**6)), _npy((2**63,)),
-               _npy((-1,)), _npy((1,), "|O"), _npy((1,), "<U1000000000"), b"", b"x"]
+               _npy((-1,)), _npy((1,), "|O"), _npy((1,), "<U1000000000"), b"", b"x",
+               _headed("{[]: 1}"), _headed("{1: 2, 'a': 3}"), _headed("{'descr': 1"),
+               _headed("  {\n 1"), _headed("(")]
 )  # fmt: skip
 def test_an_array_that_asks_for_all_memory(
     trace: AttentionTrace, tmp_path: Path, member: bytes

@@ -97,6 +97,18 @@ def test_a_file_is_written_though_nobody_reads_the_warnings(
     assert len((tmp_path / "out.txt").read_text("utf-8").splitlines()) == 2
 
 
+def test_files_are_written_though_nobody_reads_the_translations(
+    shell_of_a_reader_that_leaves: Callable[[str], int], tiny_run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in.txt").write_text("I sing.\nYou sing.\nWe sing.\n", "utf-8")
+    files = [tmp_path / "a.jsonl", tmp_path / "a.html"]
+    wanted = " ".join(f"--attention {file}" for file in files)
+    line = f"translate.py --model {tiny_run} --input {tmp_path}/in.txt {wanted}"
+    assert shell_of_a_reader_that_leaves(line) == 0
+    assert len(files[0].read_text("utf-8").splitlines()) == 3
+    assert files[1].read_text("utf-8").rstrip().endswith("</html>")
+
+
 def test_too_little_memory_is_said_in_a_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

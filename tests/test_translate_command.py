@@ -411,7 +411,7 @@ def test_a_model_that_finds_no_end(
         (["--beam", "1001", "x"], "--beam 1001: give 1,000 at most"),
         (["--beam", "2", "--target", "x", "y"], "no other hypotheses: leave out --b"),
         (["--n-best", "3", "x"], "--n-best 3 needs a beam at least as wide: add"),
-        (["--n-best", "0", "x"], "--n-best 0"),
+        (["--n-best", "0", "x"], "--n-best 0: give a whole number from 1 up"),
         (["--length-penalty", "nan", "x"], "--length-penalty nan: give a number"),
         (["--device", "abacus", "x"], "--device abacus is not usable here"),
         (["--target", "x"], "--target goes with exactly one sentence"),

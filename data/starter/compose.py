@@ -15,9 +15,10 @@ from pathlib import Path
 from data.command import run
 from data.starter.glossary import GlossaryEntry, guide, make_glossary
 from data.starter.grammar import Atom, Pattern, Sentence, read_patterns
-from data.starter.lexicon import HERE, Lexicon, read_lexicon, read_lines
+from data.starter.lexicon import HERE, Lexicon, read_lexicon
 from data.starter.sampling import Impossible, Sampler, draw
 from data.starter.typing_styles import vary
+from data.text import read_file
 
 __all__ = ["GlossaryEntry", "Pair", "StarterCorpus", "compose", "vary"]
 
@@ -48,7 +49,6 @@ class Pair:
     sure: frozenset[tuple[int, int]]
     possible: frozenset[tuple[int, int]]
     pattern: str
-    aligned: bool
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,7 @@ def _pair(sentence: Sentence, source: list[Atom], target: list[Atom]) -> Pair:
     english, words = _spell(source)
     terms = tuple(atom.text for atom in target)
     links = _links(_lean(source, forward=True), _lean(target, forward=False))
-    return Pair(
-        english, "".join(terms), words, terms, *links, sentence.pattern.name, True
-    )
+    return Pair(english, "".join(terms), words, terms, *links, sentence.pattern.name)
 
 
 def _allowed(sentence: Sentence, english: str) -> bool:
@@ -290,7 +288,7 @@ def _spoken(
 def read_sentences(path: Path) -> list[Pair]:
     """Read hand-written pairs: English, Japanese words, alignment if there is one."""
     pairs = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_file(path), 1):
         if not line or line.startswith("#"):
             continue
         cells = line.split("\t")
@@ -302,10 +300,8 @@ def read_sentences(path: Path) -> list[Pair]:
         words, terms = split_english(cells[0]), tuple(cells[1].split())
         links = cells[2].split() if len(cells) == 3 else []
         sure, possible = _read_links(path, number, links, (len(words), len(terms)))
-        target, aligned = "".join(terms), bool(links)
-        pairs.append(
-            Pair(cells[0], target, words, terms, sure, possible, "sentence", aligned)
-        )
+        target = "".join(terms)
+        pairs.append(Pair(cells[0], target, words, terms, sure, possible, "sentence"))
     return pairs
 
 

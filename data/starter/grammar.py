@@ -1,7 +1,8 @@
 """The starter corpus's patterns: how a template and its fillings become a pair.
 
 A template is words and {slot:form} marks, separated by spaces. Either may end in
-/label: words of the two sides that share a label are surely linked. Words without a
+/label: words of the two sides that share a label are surely linked, or possibly where
+one of them is a word?label. Words without a
 label are possibly linked to the labelled word that they lean on, the next one in
 English and the one before in Japanese. The head of patterns.tsv explains the slots.
 """
@@ -104,7 +105,10 @@ class Atom(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One template word: a literal, or a slot in some form."""
+    """One template word: a literal, or a slot in some form.
+
+    The form of a literal with a label is what stands between them, / or ?.
+    """
 
     text: str
     slot: str

@@ -7,6 +7,8 @@ it; the first other line holds the column names. `-` is an empty field.
 from dataclasses import dataclass
 from pathlib import Path
 
+from data.text import read_file
+
 HERE = Path(__file__).parent
 # Words that stand for none of the other side: links to them are only possible.
 FUNCTION_WORDS = frozenset(
@@ -75,23 +77,13 @@ class Row:
         return value
 
 
-def read_lines(path: Path) -> list[str]:
-    """Read a UTF-8 file's lines, which end at LF or CRLF only."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise ValueError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
-    return [line.removesuffix("\r") for line in text.split("\n")]
-
-
 def read_table(path: Path) -> list[Row]:
     """Read one table; every row must have as many columns as its header.
 
     The header must name those of COLUMNS.
     """
     theme, header, rows = "", list[str](), list[Row]()
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_file(path), 1):
         if line.startswith("## "):
             theme = line.removeprefix("## ").strip()
         if not line or line.startswith("#"):

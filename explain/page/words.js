@@ -56,7 +56,8 @@ section(
   },
 );
 
-// Return the words of one side of a map, marks among them if asked, as [text, parts].
+// Return the words of one side of a map, marks among them if asked, each with its
+// tokens: `parts` lists [token, share].
 function wordsOf(side, reads, marks) {
   const tokens =
     side === "source" ? entry().source : reads ? entry().reads : entry().predicts;

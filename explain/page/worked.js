@@ -1,6 +1,6 @@
 // One cell's arithmetic, step by step, with the model's numbers: computed here, shown,
-// and compared with what the model stored. Each step starts from stored values, so that
-// a fault shows in its own step alone.
+// and compared with what the model stored. The steps start from stored values, so that a
+// fault shows in its own step alone; but scale and softmax follow from the scores here.
 
 // Compute what can be computed of head `head`'s cell (row, column) from what is here.
 function computeCell(kind, layer, head, row, column) {
