@@ -263,7 +263,8 @@ def _main(argv: list[str], began: float) -> int:
 
 def _check_is_here(run: Path) -> None:
     """Raise `ValueError` where another machine has the run that this process is of."""
-    is_first = os.environ.get("RANK", "0") == "0"
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    is_first = alone or os.environ.get("RANK", "0") == "0"
     if not is_first and not (run / "config.json").is_file():
         raise ValueError(
             f"{run} is not on this machine: put the run directory where every machine "
@@ -619,7 +620,8 @@ def _plan(
             )
     print(f"{steps:,} steps in {precision}")
     preset = PRESETS[arguments.preset]
-    if minutes and steps < preset.few_steps and arguments.shape == preset.shape:
+    is_preset = (arguments.shape, arguments.recipe) == (preset.shape, preset.recipe)
+    if minutes and steps < preset.few_steps and is_preset and not arguments.init:
         print("So few teach a smaller model more: --preset mini")
     return precision, _schedule(arguments, steps, minutes)
 
@@ -737,7 +739,8 @@ def _train(training: Training, stop: Stop) -> bool:
             late = time.perf_counter() - saved > SAVE_SECONDS
             if validated or late or asked or planned:
                 _save(training)
-                _note_steps(training)
+                if planned:
+                    _note_steps(training)
                 saved, pace = time.perf_counter(), Pace()
         if asked and state.step < training.schedule.steps:
             return False

@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ from model.command import parse, run
 from model.engine import Hypothesis, batches, in_order
 from model.hardware import hardware_precisions
 from model.memory import tune_memory
-from model.presets import PRESETS
+from model.presets import PRESETS, PresetName
 from model.search import search
 from model.training import Recipe
 
@@ -54,7 +53,7 @@ class Arguments:
     on."""
     out: Path
     """The file of their translations, one a line."""
-    preset: Literal["tiny", "mini", "small", "base"] = "small"
+    preset: PresetName = "small"
     """Whose shape and batch size it has."""
     dropout: float | None = None
     """Other than the preset's."""

@@ -204,8 +204,9 @@ def _say(message: str) -> None:
 class Expendable:
     """A stream whose reader may leave: what is written after that goes nowhere.
 
-    A training has more to lose than its bar, and a translation than its warnings. It is
-    no `io` class, whose own idea of an encoding would hide the stream's.
+    A training has more to lose than its bar, a translation than its warnings, and files
+    that are being written than what is printed besides. It is no `io` class, whose own
+    idea of an encoding would hide the stream's.
     """
 
     def __init__(self, stream: TextIO) -> None:

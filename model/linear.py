@@ -39,14 +39,15 @@ def linear(
     return F.relu(result, inplace=True) if relu else result
 
 
-def has_kernels_by_shape(dtype: torch.dtype) -> bool:
-    """Tell whether products in a dtype have a kernel for each shape, made at its first.
+def has_kernels_by_shape(dtype: torch.dtype, device: str) -> bool:
+    """Tell whether products have a kernel for each shape, made at its first.
 
-    oneDNN's have, and a few shapes that recur save it much; MKL has one for all.
+    oneDNN's have, and a few shapes that recur save it much; on a CPU all else, such as
+    MKL, has one for all. Of other devices nothing was measured: shapes recur there.
     """
-    if dtype == torch.float32:
-        return _onednn(dtype) is not None
-    return dtype == torch.bfloat16
+    if device != "cpu" or dtype == torch.bfloat16:
+        return True
+    return dtype == torch.float32 and _onednn(dtype) is not None
 
 
 @functools.cache

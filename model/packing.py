@@ -55,7 +55,7 @@ class Packing:
         B, T = real.shape
         cells = real.flatten().nonzero()[:, 0]
         tokens = len(cells)
-        multiple = ROUND if has_kernels_by_shape(dtype) else LITTLE
+        multiple = ROUND if has_kernels_by_shape(dtype, real.device.type) else LITTLE
         N = (tokens // multiple + 1) * multiple
         rows = cells.new_full((B * T,), N - 1)
         rows[cells] = torch.arange(tokens, device=real.device)

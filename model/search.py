@@ -73,7 +73,8 @@ class TorchEngine:
 
     @property
     def _sizes_recur(self) -> bool:
-        return has_kernels_by_shape(self.searched.positions.dtype)
+        positions = self.searched.positions
+        return has_kernels_by_shape(positions.dtype, positions.device.type)
 
     def translate(
         self,

@@ -41,7 +41,7 @@ def test_the_streams_length(
     by_shape: bool, tokens: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kernels that are made for each shape are to be few; one row at least is free."""
-    monkeypatch.setattr("model.packing.has_kernels_by_shape", lambda _: by_shape)
+    monkeypatch.setattr("model.packing.has_kernels_by_shape", lambda *_: by_shape)
     packing = Packing.of(torch.ones(1, tokens, dtype=torch.bool))
     assert len(packing.position) == rows
 

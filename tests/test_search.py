@@ -497,7 +497,7 @@ def test_sizes_are_the_usual_ones_where_kernels_are_made_for_them(
 
     monkeypatch.setattr(model, "start", watched)
     for usual in (True, False):
-        monkeypatch.setattr("model.search.has_kernels_by_shape", lambda _, x=usual: x)
+        monkeypatch.setattr("model.search.has_kernels_by_shape", lambda *_, x=usual: x)
         ranked = TorchEngine.of(model).translate(sources, beam, max_steps=6)
         found.append([[one.ids for one in some] for some in ranked])
     assert found[0] == found[1] and sizes == [12, 11]

@@ -483,16 +483,20 @@ def test_what_a_preset_stands_for(
         (["--minutes=0.5"], True),
         (["--minutes=0.5", "--width=16"], False),  # a shape of one's own
         (["--minutes=0.5", "--preset=mini"], False),
+        (["--minutes=0.5", "--batch-tokens=300"], False),
+        (["--minutes=0.5", "--init"], False),  # which keeps that run's shape
         (["--steps=2"], False),  # which teach a larger model no less
     ],
 )
 def test_a_smaller_preset_is_named_where_few_steps_fit(
-    flags: list[str], named: bool, tiny_corpus: Path, tmp_path: Path, capsys: Said,
-    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str], named: bool, tiny_corpus: Path, tiny_run: Path,
+    tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("train._trial", lambda *_: 10.0)
     out = tmp_path / "run"
-    argv = ["--corpus", str(tiny_corpus), "--precision=fp32", *flags, "--out", str(out)]
+    argv = ["--corpus", str(tiny_corpus), "--precision=fp32", *flags]
+    argv += [str(tiny_run)] if flags[-1] == "--init" else []
+    argv += ["--out", str(out)]
     assert train.main(argv) == 0
     said = capsys.readouterr().out
     assert ("So few teach a smaller model more: --preset mini" in said) == named

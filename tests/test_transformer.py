@@ -331,8 +331,9 @@ def test_onednns_product_in_fp32_is_for_avx512(
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
     assert (_onednn.__wrapped__(torch.float32) is not None) == used
     monkeypatch.setattr("model.linear._onednn", _onednn.__wrapped__)
-    assert has_kernels_by_shape(torch.float32) == used
-    assert has_kernels_by_shape(torch.bfloat16)  # oneDNN's wherever they are computed
+    assert has_kernels_by_shape(torch.float32, "cpu") == used
+    assert has_kernels_by_shape(torch.bfloat16, "cpu")  # oneDNN's
+    assert has_kernels_by_shape(torch.float32, "cuda")  # whatever the processor is
 
 
 @pytest.mark.parametrize("rows", [1, FEWEST_ROWS])
