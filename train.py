@@ -68,7 +68,7 @@ from model.command import (
     stop_request,
 )
 from model.config import ModelConfig
-from model.distributed import Processes, is_restart, joined_processes
+from model.distributed import Processes, is_restart, joined_processes, started_as
 from model.engine import Precision
 from model.folders import (
     check_free,
@@ -81,12 +81,7 @@ from model.hardware import doubt
 from model.hub import local_folder
 from model.loss import batch_loss
 from model.memory import release_freed_memory, tune_memory
-from model.metrics import (
-    append_metrics,
-    cut_metrics,
-    end_is_recorded,
-    sync_metrics,
-)
+from model.metrics import append_metrics, cut_metrics, end_is_recorded, sync_metrics
 from model.presets import PRESETS, PresetName, Shape
 from model.resume import check_corpora, check_unchanged, what_differs
 from model.schedule import (
@@ -263,9 +258,7 @@ def _main(argv: list[str], began: float) -> int:
 
 def _check_is_here(run: Path) -> None:
     """Raise `ValueError` where another machine has the run that this process is of."""
-    alone = os.environ.get("WORLD_SIZE", "1") == "1"
-    is_first = alone or os.environ.get("RANK", "0") == "0"
-    if not is_first and not (run / "config.json").is_file():
+    if not started_as().is_first and not (run / "config.json").is_file():
         raise ValueError(
             f"{run} is not on this machine: put the run directory where every machine "
             "sees it"

@@ -84,6 +84,15 @@ class Processes:
 ALONE = Processes()
 
 
+def started_as() -> Processes:
+    """Return which process `torchrun` has started this one as; without it, `ALONE`."""
+    # Some clusters set WORLD_SIZE for a process that torchrun did not start.
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if "RANK" not in os.environ or count == 1:
+        return ALONE
+    return Processes(int(os.environ["RANK"]), count)
+
+
 @contextmanager
 def joined_processes(device: str = "cpu") -> Iterator[Processes]:
     """Join the processes that `torchrun` started; without it, give `ALONE`.
@@ -91,9 +100,9 @@ def joined_processes(device: str = "cpu") -> Iterator[Processes]:
     On `cuda` each has a GPU of its own. Raises `ValueError` where it has none, and for
     any other device than `cpu` and `cuda`.
     """
-    # Some clusters set WORLD_SIZE for a process that torchrun did not start.
-    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield ALONE
+    processes = started_as()
+    if processes.count == 1:
+        yield processes
         return
     if device not in {"cpu", "cuda"}:
         raise ValueError(
@@ -112,13 +121,15 @@ def joined_processes(device: str = "cpu") -> Iterator[Processes]:
             )
         torch.cuda.set_device(number)
         backend = "cpu:gloo,cuda:nccl"
-    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with lost_process():
         distributed.init_process_group(
-            backend, store=_agent_store(), rank=rank, world_size=count
+            backend,
+            store=_agent_store(),
+            rank=processes.rank,
+            world_size=processes.count,
         )
     try:
-        yield Processes(rank, count)
+        yield processes
     finally:
         distributed.destroy_process_group()
 

@@ -74,7 +74,7 @@ def test_shapes_do_not_recur_without_that_trick() -> None:
 @pytest.mark.parametrize("trick", sorted(DRAWS_OTHERWISE))
 def test_other_masks_keep_the_mean(trick: str) -> None:
     torch.manual_seed(1)
-    packing = Packing.of(torch.ones(50, 7, dtype=torch.bool))
+    packing = Packing.of(torch.ones(50, 7, dtype=torch.bool), torch.float32)
     with switched_off(trick):
         drawn = layers.dropout_mask(torch.ones(packing.N, 100), 0.2, packing)
     assert drawn.mean().item() == pytest.approx(1, abs=0.03)

@@ -23,7 +23,9 @@ def _cells(stream: Tensor, packing: Packing) -> Tensor:
 
 
 def test_by_hand() -> None:
-    packing = Packing.of(torch.tensor([[True, True, False], [True, False, False]]))
+    packing = Packing.of(
+        torch.tensor([[True, True, False], [True, False, False]]), torch.bfloat16
+    )
     padded = torch.tensor([[[1.0], [2.0], [9.0]], [[3.0], [9.0], [9.0]]])
     stream = packing.pack(padded)
     assert stream.shape == (ROUND, 1)
@@ -42,14 +44,14 @@ def test_the_streams_length(
 ) -> None:
     """Kernels that are made for each shape are to be few; one row at least is free."""
     monkeypatch.setattr("model.packing.has_kernels_by_shape", lambda *_: by_shape)
-    packing = Packing.of(torch.ones(1, tokens, dtype=torch.bool))
+    packing = Packing.of(torch.ones(1, tokens, dtype=torch.bool), torch.float32)
     assert len(packing.position) == rows
 
 
 @given(LENGTHS, st.integers(0, 3))
 def test_packing_is_boolean_indexing(lengths: list[int], extra: int) -> None:
     real = _real(lengths, extra)
-    packing = Packing.of(real)
+    packing = Packing.of(real, torch.bfloat16)
     padded = torch.randn(*real.shape, 3, dtype=torch.float64, requires_grad=True)
     stream = packing.pack(padded)
     assert stream.shape[0] == packing.N > sum(lengths) and packing.N % ROUND == 0
@@ -63,7 +65,7 @@ def test_gradients_are_those_of_boolean_indexing(
     lengths: list[int], extra: int
 ) -> None:
     real = _real(lengths, extra)
-    packing, tokens = Packing.of(real), sum(lengths)
+    packing, tokens = Packing.of(real, torch.bfloat16), sum(lengths)
     padded = torch.randn(*real.shape, 2, dtype=torch.float64, requires_grad=True)
     factor = torch.randn(tokens, 2, dtype=torch.float64)
     (found,) = torch.autograd.grad(
@@ -75,7 +77,7 @@ def test_gradients_are_those_of_boolean_indexing(
 
 def test_heads_are_unpacked_cells_apart() -> None:
     real = _real([3, 1, 5])
-    packing, parts, heads, K = Packing.of(real), 3, 2, 4
+    packing, parts, heads, K = Packing.of(real, torch.bfloat16), 3, 2, 4
     shape = (packing.B, packing.T, parts, heads, K)
     stream = torch.randn(packing.N, parts * heads * K, requires_grad=True)
     apart = _cells(stream, packing).view(shape).permute(2, 0, 3, 1, 4).unbind(0)
@@ -96,7 +98,10 @@ def test_a_packed_pass_is_the_padded_one(lengths: list[int]) -> None:
     real = _real(lengths)
     source = torch.randint(4, 30, real.shape) * real
     target = torch.randint(4, 30, real.shape) * real.flip(0)
-    packings = Packing.of(real), Packing.of(real.flip(0))
+    packings = (
+        Packing.of(real, torch.bfloat16),
+        Packing.of(real.flip(0), torch.bfloat16),
+    )
     mask = model.source_mask(source)
     memory = model.encode(source, packing=packings[0])
     hidden = model.decode(target, memory, mask, packings=packings)

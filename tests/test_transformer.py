@@ -282,7 +282,11 @@ def test_positions_by_the_formula(width: int) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_dropout_keeps_the_mean_and_acts_by_chance_alone(packed: bool) -> None:
     torch.manual_seed(1)
-    packing = Packing.of(torch.ones(300, 20, dtype=torch.bool)) if packed else None
+    packing = (
+        Packing.of(torch.ones(300, 20, dtype=torch.bool), torch.float32)
+        if packed
+        else None
+    )
     x = torch.ones(6_000 if packing is None else packing.N, 64)
     masks = torch.stack([dropout_mask(x, 0.25, packing) for _ in range(8)])
     assert masks.shape[1:] == x.shape

@@ -2,9 +2,9 @@
 
 A template is words and {slot:form} marks, separated by spaces. Either may end in
 /label: words of the two sides that share a label are surely linked, or possibly where
-one of them is a word?label. Words without a
-label are possibly linked to the labelled word that they lean on, the next one in
-English and the one before in Japanese. The head of patterns.tsv explains the slots.
+one of them is a word?label. Words without a label are possibly linked to the labelled
+word that they lean on, the next one in English and the one before in Japanese. The head
+of patterns.tsv explains the slots.
 """
 
 import re
